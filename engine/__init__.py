@@ -1,0 +1,1 @@
+"""The mathematics of mixture-of-experts language models, exact on every CPU."""

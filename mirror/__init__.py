@@ -1,0 +1,1 @@
+"""A model directory whose bytes arrive on first use and are never wrong."""

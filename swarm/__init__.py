@@ -1,0 +1,1 @@
+"""The peers of a swarm and their language."""

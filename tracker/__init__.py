@@ -1,0 +1,1 @@
+"""Who holds what: the index of a swarm, which never holds a model byte."""
