@@ -1,0 +1,146 @@
+"""What `/swarm`, `/model` and `/stats` show: snapshots as frozen dataclasses, made by a backend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+@dataclass(frozen=True)
+class ModelView:
+    """One model of the swarm, or the one in a local directory."""
+
+    name: str
+    family: str = ""
+    format: str = ""
+    """How its weights are stored: bf16, int4, mxfp4 …"""
+    size_bytes: int = 0
+    layers: int = 0
+    """Layers with experts."""
+    experts: int = 0
+    """Experts a layer."""
+    fetched_bytes: int = 0
+    """Bytes that are already on this machine."""
+    needed_bytes: int = 0
+    """Bytes a first answer needs: everything but routed experts."""
+    missing: tuple[str, ...] = ()
+    """What no peer holds; empty: coverage is complete."""
+    open: bool = False
+    supported: bool = True
+
+
+class Role(StrEnum):
+    """What a peer does for the swarm."""
+
+    MAINTAINER = "maintainer"
+    DISK = "disk"
+    COMPUTE = "compute"
+    BOTH = "disk+compute"
+    CHATTER = "chatter"
+
+
+@dataclass(frozen=True)
+class Ban:
+    """A peer that is left out, and why."""
+
+    peer: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class PeerView:
+    """A peer, numbered, never named."""
+
+    number: int
+    role: Role
+    relayed: bool = False
+    rtt_ms: float | None = None
+    service_ms: float | None = None
+    """Moving average of the time for a call."""
+    held: str = ""
+    """What it holds, in words: "layers 0–7", "38 %"."""
+    calls: int = 0
+    """Expert calls it served to you."""
+    bytes_down: int = 0
+    bytes_up: int = 0
+    state: str = "ok"
+    """ok | slow | frozen | offline | banned."""
+
+
+@dataclass(frozen=True)
+class DonationView:
+    """What this machine lends."""
+
+    kind: str = ""
+    """"" (nothing) | disk | compute | both."""
+    state: str = "off"
+    """off | starting | running | paused | failed."""
+    disk_bytes: int = 0
+    ram_bytes: int = 0
+    served_calls: int = 0
+    served_bytes: int = 0
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class SwarmView:
+    """The network at one moment."""
+
+    link: str = "offline"
+    """local | connecting | online | relayed | offline."""
+    address: str = ""
+    operator: str = ""
+    model: str = ""
+    peers: tuple[PeerView, ...] = ()
+    experts: tuple[tuple[int, ...], ...] = ()
+    """Replicas of expert e in layer l: experts[l][e]."""
+    ranges: tuple[float, ...] = ()
+    """Mean number of replicas of each of some equal byte ranges of the checkpoint, in order."""
+    bans: tuple[Ban, ...] = ()
+    donation: DonationView = field(default_factory=DonationView)
+    fetched_bytes: int = 0
+    fetch_rate: float = 0.0
+    """Bytes per second, now."""
+
+
+@dataclass(frozen=True)
+class ReplyStats:
+    """One reply in numbers."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Prompt tokens whose keys and values were still there."""
+    reply_tokens: int = 0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    remote_calls: int = 0
+    local_calls: int = 0
+    hedges: int = 0
+    hedges_won: int = 0
+    failovers: int = 0
+    audits: int = 0
+    bytes_down: int = 0
+    bytes_up: int = 0
+    waited_s: float = 0.0
+    """Time spent waiting for the slowest donor, over all layers."""
+    context_tokens: int = 0
+    """Tokens in the context after the reply."""
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Decoding speed; 0 when nothing was decoded."""
+        return self.reply_tokens / self.decode_s if self.decode_s > 0 else 0.0
+
+    @property
+    def remote_share(self) -> float:
+        """Share of expert calls done by others, 0 to 1."""
+        calls = self.remote_calls + self.local_calls
+        return self.remote_calls / calls if calls else 0.0
+
+
+@dataclass(frozen=True)
+class Found:
+    """A swarm seen on the local network."""
+
+    name: str
+    address: str
