@@ -1,0 +1,8 @@
+"""The command line: one file a command, and the only place where everything is put together.
+
+Nothing heavy is imported before a command runs, so `swarm --help` answers at once.
+"""
+
+from swarm.cli.frame import main
+
+__all__ = ["main"]

@@ -1,0 +1,1 @@
+"""What runs on a machine of the swarm: who serves bytes, who computes, who chats."""

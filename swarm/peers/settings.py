@@ -1,0 +1,142 @@
+"""Where this machine keeps things, and the answers it remembers.
+
+`SWARM_HOME` moves everything below one directory. Otherwise what must not be lost (keys, accepted manifests,
+answers) lies in the user's data directory and what can be fetched again (chunks, hashes) in the cache directory.
+"""
+
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from swarm.errors import SwarmError
+
+
+class SettingsDamaged(SwarmError):
+    """{path} is not a settings file of Swarm ({reason}); repair it, or delete it to be asked again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The two directories below which every file of ours lies. Nothing is created by asking for a path."""
+
+    data: Path
+    cache: Path
+
+    @property
+    def identity_key(self) -> Path:
+        """This machine's key, which other peers know it by."""
+        return self.data / "identity.key"
+
+    @property
+    def operator_key(self) -> Path:
+        """The key that signs the models served from here."""
+        return self.data / "operator.key"
+
+    @property
+    def trust(self) -> Path:
+        """Peers and operators seen before, and the manifests accepted from them."""
+        return self.data / "trust"
+
+    @property
+    def served(self) -> Path:
+        """The last manifest signed for each model served from here."""
+        return self.data / "served"
+
+    @property
+    def tracker_store(self) -> Path:
+        """What a tracker run from here must not forget."""
+        return self.data / "tracker.sqlite"
+
+    @property
+    def settings(self) -> Path:
+        """The remembered answers."""
+        return self.data / "settings.json"
+
+    @property
+    def history(self) -> Path:
+        """Lines typed in chats."""
+        return self.data / "history"
+
+    @property
+    def chunks(self) -> Path:
+        """The store of verified chunks."""
+        return self.cache / "chunks"
+
+    @property
+    def hashes(self) -> Path:
+        """Hashes of files served from here."""
+        return self.cache / "hashes"
+
+
+def home() -> Home:
+    """The directories of this user, by `SWARM_HOME` or the platform's custom."""
+    if root := os.environ.get("SWARM_HOME"):
+        path = Path(root).expanduser().absolute()
+        return Home(path, path / "cache")
+    return Home(
+        Path(platformdirs.user_data_dir("swarm", appauthor=False)),
+        Path(platformdirs.user_cache_dir("swarm", appauthor=False)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """Answers given once. None: never asked. Flags win over all of them."""
+
+    swarm: str | None = None
+    """The tracker's address or the invite used last."""
+    model: str | None = None
+    """The model chosen last."""
+
+
+def load_remembered(path: Path) -> Remembered:
+    """The remembered answers; none of them when there is no file.
+
+    Raises:
+        SettingsDamaged: the file is there and is not what we wrote.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return Remembered()
+    except UnicodeDecodeError as error:
+        raise SettingsDamaged(path=path, reason="it is not text") from error
+    try:
+        stored = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise SettingsDamaged(path=path, reason=str(error)) from error
+    if not isinstance(stored, dict):
+        raise SettingsDamaged(path=path, reason="it holds no table of answers")
+    known = {field.name for field in fields(Remembered)}
+    answers: dict[str, Any] = {name: value for name, value in stored.items() if name in known}
+    for name, value in answers.items():
+        if value is not None and not isinstance(value, str):
+            raise SettingsDamaged(path=path, reason=f"{name} is not text")
+    return Remembered(**answers)
+
+
+def remember(path: Path, **answers: str | None) -> Remembered:
+    """Keeps further answers, and gives all that are remembered now. An invite holds a secret, so the file is 0600."""
+    remembered = replace(load_remembered(path), **answers)
+    write_private(path, (json.dumps(asdict(remembered), indent=2) + "\n").encode())
+    return remembered
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Writes a file as a whole or not at all, readable by its owner only; makes its directory."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
