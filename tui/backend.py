@@ -53,7 +53,7 @@ class Backend(Protocol):
         """Swarms that announce themselves on the local network."""
 
     def connect(self, target: str) -> Iterator[Event]:
-        """Join the swarm at an invite or address, or take the local directory; ends with Connected or Failed."""
+        """Join the swarm at an invite or address (local: anything); ends with Connected or Failed."""
 
     def models(self) -> tuple[ModelView, ...]:
         """All models of the swarm, as of now."""
@@ -74,7 +74,7 @@ class Backend(Protocol):
         """The numbers of the running reply so far; cheap."""
 
     def tune(self, name: str, value: str) -> str:
-        """Change hedge, audit or expert-ram while running; the value now in force. ValueError: a bad value."""
+        """Change hedge, audit or expert-ram while running; the value now in force. ValueError: bad value."""
 
     def donate(self, wish: Donation) -> DonationView:
         """Lend more, less or nothing; what is lent now."""

@@ -20,7 +20,8 @@ class Sampling:
 
     def chosen(self) -> dict[str, float | int]:
         """The fields that were set, in order of declaration."""
-        return {item.name: getattr(self, item.name) for item in fields(self) if getattr(self, item.name) is not None}
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)
