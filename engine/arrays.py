@@ -1,0 +1,29 @@
+"""Names for the array types of the engine, and memory aligned for vector loads."""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Array: TypeAlias = npt.NDArray[Any]
+F32: TypeAlias = npt.NDArray[np.float32]
+I32: TypeAlias = npt.NDArray[np.int32]
+U8: TypeAlias = npt.NDArray[np.uint8]
+
+ALIGNMENT = 64  # bytes; one cache line, and one AVX-512 load
+
+
+def aligned_bytes(count: int) -> U8:
+    """`count` bytes of memory, uninitialised, starting on a multiple of `ALIGNMENT`."""
+    block = np.empty(count + ALIGNMENT, np.uint8)
+    start = -block.ctypes.data % ALIGNMENT
+    return block[start : start + count]
+
+
+def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+    """An uninitialised array whose first element starts on a multiple of `ALIGNMENT`."""
+    kind = np.dtype(dtype)
+    size = kind.itemsize
+    for side in shape:
+        size *= side
+    return aligned_bytes(size).view(kind).reshape(shape)

@@ -1,0 +1,85 @@
+"""How a model asks for its routed experts, and where a checkpoint keeps them.
+
+A model calls `experts(layer, rows, ids, weights)` and does not know who computes: this process from memory, this process
+from disk, or peers. `ExpertLayout` says where the matrices of expert (layer, e) lie, from the configuration and the headers
+alone, so that whoever only runs experts need not build a model.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from engine.arrays import F32, I32
+
+if TYPE_CHECKING:
+    from engine.kernels import Activation
+
+
+class Experts(Protocol):
+    """Runs the routed experts of one layer for some rows. Implementations wrap each other."""
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether `prefetch` is of use: a model then guesses the next layer's experts and says so."""
+        ...
+
+    def __call__(self, layer: int, rows: F32, ids: I32, weights: F32) -> F32:
+        """rows [N, D], ids [N, k] (−1: none), weights [N, k] -> sum over k of weights · expert(rows), [N, D].
+
+        The sum runs in the order of `ids`. Raises ExpertsUnavailable or Cancelled.
+        """
+        ...
+
+    def prefetch(self, layer: int, ids: I32) -> None:
+        """A hint that these experts of `layer` will probably be asked for next. Returns at once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixRef:
+    """Where one matrix [outputs, inputs] lies: a module's weight, or part of a tensor that holds many.
+
+    `name` is the module ("model.layers.0.mlp.experts.3.gate_proj"), whatever suffixes the stored format adds, or the
+    bare tensor where releases omit ".weight". `index` picks from a leading dimension [experts, …]. Of the outputs, every
+    `step`-th from `first` is taken, `count` in all (None: to the end). `transposed`: stored as [inputs, outputs].
+    """
+
+    name: str
+    index: int | None = None
+    first: int = 0
+    step: int = 1
+    count: int | None = None
+    transposed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertRefs:
+    """The matrices (and biases, where the family has them) of one expert."""
+
+    gate: MatrixRef
+    up: MatrixRef
+    down: MatrixRef
+    gate_bias: MatrixRef | None = None
+    up_bias: MatrixRef | None = None
+    down_bias: MatrixRef | None = None
+
+    def __iter__(self) -> Iterator[MatrixRef]:
+        for ref in (self.gate, self.up, self.down, self.gate_bias, self.up_bias, self.down_bias):
+            if ref is not None:
+                yield ref
+
+
+@dataclass(frozen=True)
+class ExpertLayout:
+    """All routed experts of a model: which layers have them, how many, how large, and where they lie."""
+
+    hidden: int  # inputs and outputs of an expert (the latent width where experts are latent)
+    intermediate: int
+    activation: "Activation"
+    experts_per_layer: int
+    layers: Sequence[int]
+    refs: Callable[[int, int], ExpertRefs]  # (layer, expert)
+
+    def all(self) -> Iterable[tuple[int, int]]:
+        """Every (layer, expert)."""
+        return ((layer, expert) for layer in self.layers for expert in range(self.experts_per_layer))

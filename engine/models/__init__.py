@@ -1,0 +1,171 @@
+"""The families: one file each, found by the `model_type` of config.json.
+
+A family file reads from top to bottom: its configuration (strict: what it does not know it refuses), where its routed
+experts lie, its layers, and at the end `FAMILY`. To add one, write the file, name it in `FAMILIES`, and add its
+reference folders to the table in tests/engine/test_families.py.
+"""
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.arrays import F32, I32
+from engine.cache import State
+from engine.errors import ConfigError, ContextFull, UnknownFamily
+from engine.experts import ExpertLayout, Experts
+
+if TYPE_CHECKING:
+    from engine.loader import Loader
+
+# Family file by model_type; kept here so that listing them loads none.
+FAMILIES: Mapping[str, str] = {
+    "olmoe": "olmoe",
+    "qwen3_moe": "qwen3_moe",
+}
+
+C = TypeVar("C")
+
+
+@dataclass(slots=True)
+class Segment:
+    """Consecutive new tokens of one sequence. `logits` tells of which of them logits are wanted."""
+
+    state: State
+    tokens: Sequence[int] | npt.NDArray[Any]
+    logits: Literal["none", "last", "all"] = "last"
+
+
+class Batch:
+    """The rows of one forward pass: the tokens of all its segments, one below the other.
+
+    tokens, positions: int32 [N]; `slices[i]` are the rows of `segments[i]`; `wanted`: the rows whose logits are asked for.
+    """
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self.segments = segments
+        self.states = [segment.state for segment in segments]
+        counts = [len(segment.tokens) for segment in segments]
+        ends = np.cumsum(counts).tolist() if counts else []
+        self.slices = [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
+        self.tokens: I32 = np.concatenate([np.asarray(segment.tokens, np.int32) for segment in segments])
+        self.positions: I32 = np.concatenate(
+            [
+                np.arange(state.length, state.length + count, dtype=np.int32)
+                for state, count in zip(self.states, counts, strict=True)
+            ]
+        )
+        self.wanted = np.array(
+            [
+                row
+                for segment, rows in zip(segments, self.slices, strict=True)
+                for row in range(rows.start, rows.stop)
+                if segment.logits == "all" or (segment.logits == "last" and row == rows.stop - 1)
+            ],
+            np.intp,
+        )
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def select(self, rows: F32) -> F32:
+        """Of rows [N, D], those whose logits are wanted."""
+        return rows if len(self.wanted) == len(rows) else np.ascontiguousarray(rows[self.wanted])
+
+
+class Model(ABC):
+    """A built model: dense weights in memory, experts elsewhere. One instance, one thread at a time."""
+
+    vocab_size: int  # columns of the logits
+    context_length: int  # positions the configuration allows
+    layers_count: int
+
+    @abstractmethod
+    def new_state(self) -> State:
+        """The memory of a new, empty sequence."""
+
+    @abstractmethod
+    def run(self, batch: Batch, experts: Experts) -> F32:
+        """The forward pass proper: logits [len(batch.wanted), vocab_size], writing to the batch's states."""
+
+    @property
+    @abstractmethod
+    def resident_bytes(self) -> int:
+        """Memory held by the dense weights."""
+
+    def forward(self, segments: Sequence[Segment], experts: Experts) -> F32:
+        """Feeds the segments' tokens to their states; returns the logits asked for, [n, vocab_size], in that order.
+
+        Each row is bit for bit what it would be alone. When anything raises, all states are as before.
+        """
+        for segment in segments:
+            end = segment.state.length + len(segment.tokens)
+            if end > self.context_length:
+                raise ContextFull(
+                    f"{end:,} tokens do not fit the model's context of {self.context_length:,}; start a new conversation"
+                )
+        for segment in segments:
+            segment.state.prepare(len(segment.tokens))
+        logits = self.run(Batch(segments), experts)
+        for segment in segments:
+            segment.state.commit()
+        return logits
+
+
+@dataclass(frozen=True)
+class Family(Generic[C]):
+    """What the rest of the engine needs to know of a family.
+
+    `parse`: config.json to the family's own frozen configuration; ConfigError for anything unknown.
+    `experts`: where the routed experts lie; needs no weights and no model.
+    `skips`: names of tensors that a text decoder leaves out knowingly (multi-token prediction, vision, audio).
+    `build`: the model, its weights taken from the loader.
+    """
+
+    name: str
+    model_types: tuple[str, ...]
+    parse: Callable[[Mapping[str, Any]], C]
+    experts: Callable[[C], ExpertLayout]
+    build: "Callable[[C, Loader], Model]"
+    skips: Callable[[C, str], bool] = lambda config, name: False
+
+
+@cache
+def _family(module: str) -> Family[Any]:
+    family: Family[Any] = importlib.import_module(f"engine.models.{module}").FAMILY
+    return family
+
+
+def family_of(config: Mapping[str, Any]) -> Family[Any]:
+    """The family of a config.json (of its text part when the whole is unknown). Raises UnknownFamily."""
+    text = config.get("text_config")
+    candidates = [config.get("model_type"), text.get("model_type") if isinstance(text, Mapping) else None]
+    for model_type in candidates:
+        if isinstance(model_type, str) and model_type in FAMILIES:
+            return _family(FAMILIES[model_type])
+    named = next((str(model_type)[:80] for model_type in candidates if model_type), None)
+    what = f"the model type {named!r} is not known" if named else "config.json names no model_type"
+    raise UnknownFamily(f"{what}; known are {', '.join(sorted(FAMILIES))}")
+
+
+def families() -> list[Family[Any]]:
+    """All families, by name."""
+    return [_family(module) for module in sorted(set(FAMILIES.values()))]
+
+
+def refuse(config: Mapping[str, Any], **expected: object) -> None:
+    """Raises ConfigError when a feature is switched on that the family does not compute.
+
+    Each keyword is a key of the configuration with the only value (or tuple of values) that is understood; a key that is
+    absent or null passes.
+    """
+    for key, allowed in expected.items():
+        value = config.get(key)
+        options = allowed if isinstance(allowed, tuple) else (allowed,)
+        if value is not None and value not in options:
+            raise ConfigError(f"config.json asks for {key} = {value!r}, which this family's reader does not know")

@@ -1,0 +1,111 @@
+"""Where a checkpoint's bytes come from: a directory here, a mirror or generated weights elsewhere.
+
+The engine asks for ranges of files and knows nothing of where they lie. A `Source` may be read from several
+threads at once.
+"""
+
+import os
+import stat
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from engine.errors import CheckpointError
+
+
+class Source(Protocol):
+    """The files of one model, read by range. Safe to use from several threads."""
+
+    def files(self) -> Mapping[str, int]:
+        """Relative path ('/' between parts) to size in bytes, of every file."""
+        ...
+
+    def read(self, path: str, offset: int, length: int) -> bytes | bytearray | memoryview:
+        """Exactly `length` bytes of `path` from `offset`; blocks. OSError when they cannot be had."""
+        ...
+
+    def prefetch(self, ranges: Iterable[tuple[str, int, int]]) -> None:
+        """A hint that these (path, offset, length) will be read soon; returns at once, promises nothing."""
+        ...
+
+
+class DirectorySource:
+    """A model directory on this machine. Symbolic links are followed (the hub's cache is made of them)."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory = Path(directory)
+        if not self.directory.is_dir():
+            raise CheckpointError(f"{self.directory} is not a directory; give the folder that holds config.json")
+        self._sizes = {
+            entry.name: entry.stat().st_size
+            for entry in sorted(self.directory.iterdir())
+            if stat.S_ISREG(_mode(entry))
+        }
+        self._descriptors: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def files(self) -> Mapping[str, int]:
+        return self._sizes
+
+    def read(self, path: str, offset: int, length: int) -> bytearray:
+        descriptor = self._descriptor(path)
+        data = bytearray(length)
+        view = memoryview(data)
+        done = 0
+        while done < length:
+            count = os.preadv(descriptor, [view[done:]], offset + done)
+            if count == 0:
+                raise OSError(f"{self.directory / path} ends at byte {offset + done}; it was longer when opened")
+            done += count
+        return data
+
+    def prefetch(self, ranges: Iterable[tuple[str, int, int]]) -> None:
+        if not hasattr(os, "posix_fadvise"):
+            return
+        for path, offset, length in ranges:
+            os.posix_fadvise(self._descriptor(path), offset, length, os.POSIX_FADV_WILLNEED)
+
+    def close(self) -> None:
+        """Closes the files; reading again opens them again."""
+        with self._lock:
+            for descriptor in self._descriptors.values():
+                os.close(descriptor)
+            self._descriptors.clear()
+
+    def __enter__(self) -> "DirectorySource":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptors"):
+            self.close()
+
+    def _descriptor(self, path: str) -> int:
+        with self._lock:
+            descriptor = self._descriptors.get(path)
+            if descriptor is None:
+                if path not in self._sizes:
+                    raise FileNotFoundError(f"{self.directory} has no file {path!r}")
+                descriptor = os.open(self.directory / path, os.O_RDONLY | os.O_CLOEXEC)
+                self._descriptors[path] = descriptor
+            return descriptor
+
+
+def _mode(entry: Path) -> int:
+    try:
+        return entry.stat().st_mode
+    except FileNotFoundError:  # a dangling link: as good as not there, and named later if it is needed
+        return 0
+
+
+def read_whole(source: Source, path: str, limit_bytes: int) -> bytes | None:
+    """The content of a small file, or None when there is none. Refuses files above `limit_bytes`."""
+    size = source.files().get(path)
+    if size is None:
+        return None
+    if size > limit_bytes:
+        raise CheckpointError(f"{path} has {size:,} bytes; more than {limit_bytes:,} is not believable")
+    return bytes(source.read(path, 0, size))
