@@ -83,7 +83,7 @@ def swarm(ctx: click.Context) -> None:
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             click.echo(ctx.get_help())
             return
-        chat = Commands.get_command(swarm, ctx, "chat")  # type: ignore[arg-type]
+        chat = Commands.get_command(swarm, ctx, "chat")
         assert chat is not None
         ctx.invoke(chat)
 

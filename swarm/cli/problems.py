@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import click
 
-from swarm.errors import SwarmError
-from swarm.peers.plain import one_line
+from swarm.errors import SwarmError, clean_text
 
 FAILED, USAGE, OUR_FAULT, INTERRUPTED = 1, 2, 70, 130
 REMEDIES = {
@@ -47,19 +46,23 @@ def explain(error: BaseException) -> Problem:
             return Problem("", INTERRUPTED)
         case click.UsageError():
             command = leaf.ctx.command_path if leaf.ctx else "swarm"
-            return Problem(one_line(f"{leaf.format_message()} Try `{command} --help`."), USAGE)
+            return Problem(_one_line(f"{leaf.format_message()} Try `{command} --help`."), USAGE)
         case click.ClickException():
-            return Problem(one_line(leaf.format_message()), FAILED)
+            return Problem(_one_line(leaf.format_message()), FAILED)
         case SwarmError():
-            return Problem(one_line(str(leaf)), FAILED)
+            return Problem(_one_line(str(leaf)), FAILED)
         case OSError():
-            return Problem(one_line(_system(leaf)), FAILED)
+            return Problem(_one_line(_system(leaf)), FAILED)
         case MemoryError():
             return Problem("out of memory; a smaller --expert-ram or --weights q4 needs less", FAILED)
     if _is_engine_error(leaf):
-        return Problem(one_line(str(leaf)), FAILED)
+        return Problem(_one_line(str(leaf)), FAILED)
     text = f"unexpected {type(leaf).__name__}: {leaf}. This is a fault in Swarm; SWARM_DEBUG=1 shows where"
-    return Problem(one_line(text), OUR_FAULT)
+    return Problem(_one_line(text), OUR_FAULT)
+
+
+def _one_line(text: str) -> str:
+    return clean_text(" ".join(text.split()))
 
 
 def _system(error: OSError) -> str:

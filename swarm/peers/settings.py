@@ -1,7 +1,7 @@
 """Where this machine keeps things, and the answers it remembers.
 
 `SWARM_HOME` moves everything below one directory. Otherwise what must not be lost (keys, accepted manifests,
-answers) lies in the user's data directory and what can be fetched again (chunks, hashes) in the cache directory.
+answers) lies in the user's data directory, and what can be had again (chunks, hashes) in the cache directory.
 """
 
 import json
@@ -121,7 +121,7 @@ def load_remembered(path: Path) -> Remembered:
 
 
 def remember(path: Path, **answers: str | None) -> Remembered:
-    """Keeps further answers, and gives all that are remembered now. An invite holds a secret, so the file is 0600."""
+    """Keeps further answers and gives all of them. The file is 0600: an invite is a secret."""
     remembered = replace(load_remembered(path), **answers)
     write_private(path, (json.dumps(asdict(remembered), indent=2) + "\n").encode())
     return remembered

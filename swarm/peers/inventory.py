@@ -1,0 +1,218 @@
+"""What a model directory holds: its files, their chunk hashes, and whether they are still what was hashed.
+
+Hashing is the slow part of `swarm serve`, so hashes are kept and used again while a file's device, inode,
+size, mtime and ctime stay: any write, replacement or restore moves at least the ctime. The same five are
+what a running server compares before and after each read.
+"""
+
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple, dataclass
+from pathlib import Path, PurePosixPath
+
+import cbor2
+
+from swarm.errors import SwarmError
+from swarm.peers.settings import write_private
+from swarm.trust.manifest import CHUNK_BYTES, FileEntry
+
+# Left behind by editors, downloaders and version control; not part of a model.
+_TRANSIENT = (".tmp", ".part", ".partial", ".incomplete", ".lock", ".crdownload", ".swp", "~")
+_SETTLED_NS = 2_000_000_000
+"""A file touched more recently than this could be written again without its timestamps moving, where they are
+coarse; its hashes are not kept."""
+_SPAN_BYTES = 8 * CHUNK_BYTES
+"""What one thread hashes before it takes another piece of work."""
+
+
+class NotADirectory(SwarmError):
+    """{path} is no directory; --model takes the directory that holds config.json and the weights."""
+
+
+class NothingToServe(SwarmError):
+    """{path} holds no files; --model takes the directory that holds config.json and the weights."""
+
+
+class OddFile(SwarmError):
+    """{path} is neither a file nor a directory; move it out of the model's directory."""
+
+
+class BrokenLink(SwarmError):
+    """{path} is a link to {target}, which is not there; download the file again, or remove the link."""
+
+
+class ChangedWhileHashing(SwarmError):
+    """{path} changed while it was being read; wait until whatever writes it is done and start again."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """What tells one content of a file from another without reading it."""
+
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> "FileState":
+        """The state in a stat result."""
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class HashedFile:
+    """A file of the model, its hashes, and the state it had when they were taken."""
+
+    entry: FileEntry
+    state: FileState
+
+
+@dataclass(frozen=True, slots=True)
+class HashProgress:
+    """How far hashing is. Bytes whose hashes were still known do not count."""
+
+    done_bytes: int
+    total_bytes: int
+    reused_bytes: int
+    path: str
+
+
+def list_files(directory: Path) -> dict[str, FileState]:
+    """The files by relative path ("/" between parts), sorted; links are followed, hidden files left out.
+
+    Raises:
+        NotADirectory, NothingToServe, OddFile, BrokenLink, OSError: the directory cannot be served as it is.
+    """
+    if not directory.is_dir():
+        raise NotADirectory(path=directory)
+    found = dict(sorted(_walk(directory, PurePosixPath())))
+    if not found:
+        raise NothingToServe(path=directory)
+    return found
+
+
+def _walk(directory: Path, below: PurePosixPath) -> Iterator[tuple[str, FileState]]:
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.name.startswith(".") or entry.name.endswith(_TRANSIENT):
+                continue
+            try:
+                status = entry.stat()
+            except FileNotFoundError:
+                raise BrokenLink(path=entry.path, target=Path(entry.path).readlink()) from None
+            if stat.S_ISDIR(status.st_mode):
+                if not entry.is_symlink():  # a link to a directory could lead back up, for ever
+                    yield from _walk(Path(entry.path), below / entry.name)
+            elif stat.S_ISREG(status.st_mode):
+                yield str(below / entry.name), FileState.of(status)
+            else:
+                raise OddFile(path=entry.path)
+
+
+def hash_files(
+    directory: Path,
+    files: dict[str, FileState],
+    kept: Path,
+    *,
+    threads: int | None = None,
+    progress: Callable[[HashProgress], None] = lambda _: None,
+    now_ns: Callable[[], int] = time.time_ns,
+) -> tuple[HashedFile, ...]:
+    """Chunk hashes of all files: those kept where the state is the same, the others by several threads.
+
+    Args:
+        directory: The model's directory.
+        files: What `list_files` gave for it.
+        kept: Directory of hashes kept from earlier; new ones are added.
+        threads: Readers; as many as there are processors, when None.
+        progress: Told about every piece read, in the caller's thread.
+        now_ns: The clock that file timestamps are taken from.
+
+    Raises:
+        ChangedWhileHashing, OSError: a file was written to, or could not be read; nothing was kept for it.
+    """
+    started_ns = now_ns()
+    hashes = {path: _recall(kept, directory / path, state) for path, state in files.items()}
+    missing = [path for path, known in hashes.items() if known is None]
+    total = sum(files[path].size for path in missing)
+    reused = sum(state.size for state in files.values()) - total
+    done = 0
+    progress(HashProgress(done, total, reused, ""))
+    pool = ThreadPoolExecutor(threads or os.cpu_count() or 1, thread_name_prefix="hash")
+    try:
+        pieces = {
+            path: [
+                pool.submit(_hash_span, directory / path, start, min(_SPAN_BYTES, files[path].size - start))
+                for start in range(0, files[path].size, _SPAN_BYTES)
+            ]
+            for path in missing
+        }
+        for path in missing:
+            digests: list[bytes] = []
+            for piece in pieces.pop(path):
+                digests += piece.result()
+                done = min(done + _SPAN_BYTES, total)
+                progress(HashProgress(done, total, reused, path))
+            if FileState.of((directory / path).stat()) != files[path]:
+                raise ChangedWhileHashing(path=directory / path)
+            hashes[path] = tuple(digests)
+            if files[path].ctime_ns < started_ns - _SETTLED_NS:
+                _keep(kept, directory / path, files[path], digests)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    progress(HashProgress(total, total, reused, ""))
+    return tuple(
+        HashedFile(FileEntry(path, files[path].size, known or ()), files[path])
+        for path, known in hashes.items()
+    )
+
+
+def _hash_span(path: Path, start: int, length: int) -> list[bytes]:
+    """The hashes of the chunks in a piece of a file that begins at a chunk's first byte."""
+    digests = []
+    with path.open("rb", buffering=0) as file:
+        file.seek(start)
+        for offset in range(0, length, CHUNK_BYTES):
+            wanted = min(CHUNK_BYTES, length - offset)
+            digest = hashlib.sha256()
+            while wanted:
+                data = file.read(wanted)
+                if not data:
+                    raise ChangedWhileHashing(path=path)
+                digest.update(data)
+                wanted -= len(data)
+            digests.append(digest.digest())
+    return digests
+
+
+def _place(kept: Path, file: Path) -> Path:
+    return kept / hashlib.sha256(os.fsencode(file.absolute())).hexdigest()
+
+
+def _recall(kept: Path, file: Path, state: FileState) -> tuple[bytes, ...] | None:
+    """The hashes kept for a file in exactly this state; None: there are none, or damaged ones."""
+    try:
+        content = _place(kept, file).read_bytes()
+    except FileNotFoundError:
+        return None
+    checksum, record = content[:32], content[32:]
+    if hashlib.sha256(record).digest() != checksum:
+        return None
+    stored = cbor2.loads(record)
+    if stored["state"] != list(astuple(state)):
+        return None
+    digests: bytes = stored["chunks"]
+    return tuple(digests[start : start + 32] for start in range(0, len(digests), 32))
+
+
+def _keep(kept: Path, file: Path, state: FileState, digests: Sequence[bytes]) -> None:
+    record = cbor2.dumps(
+        {"path": str(file.absolute()), "state": list(astuple(state)), "chunks": b"".join(digests)}
+    )
+    write_private(_place(kept, file), hashlib.sha256(record).digest() + record)
