@@ -24,7 +24,7 @@ class Command:
     usage: str = ""
     """Arguments, as help shows them."""
     values: str = ""
-    """What completes its argument: the name of a list (models, conversations, settings, commands), or words."""
+    """What completes its argument: the name of a list (models, settings …), or the words themselves."""
 
 
 COMMANDS: tuple[Command, ...] = (
