@@ -30,11 +30,11 @@ def size(count: float) -> str:
     """A number of bytes for people: 512 B, 1.5 MB, 4.0 GB."""
     if count < 1000:
         return f"{count:.0f} B"
-    for unit in ("kB", "MB", "GB", "TB"):
+    for unit in ("kB", "MB", "GB"):
         count /= 1000
         if count < 999.95:
-            break
-    return f"{count:.1f} {unit}"
+            return f"{count:.1f} {unit}"
+    return f"{count / 1000:.1f} TB"
 
 
 def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
