@@ -1,0 +1,103 @@
+"""The index against a plain model: dictionaries of sets."""
+
+import random
+
+import pytest
+
+from swarm.wire.holdings import EMPTY, IndexSet
+from tracker.index import BLOCK_INDICES, HoldingIndex
+
+TOTAL = 2 * BLOCK_INDICES + 100
+
+
+def some_set(luck: random.Random, total: int) -> IndexSet:
+    kind = luck.randrange(5)
+    if kind == 0:
+        return IndexSet.full(total)
+    if kind == 1:
+        return EMPTY
+    if kind == 2:
+        return IndexSet(luck.getrandbits(total))
+    starts = [luck.randrange(total) for _ in range(luck.randrange(1, 6))]
+    return IndexSet.from_ranges((start, min(total, start + luck.randrange(1, 700))) for start in starts)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_history_agrees_with_plain_sets(seed: int) -> None:
+    luck = random.Random(seed)
+    index: HoldingIndex[str] = HoldingIndex(TOTAL)
+    plain: dict[str, IndexSet] = {}
+    for _ in range(60):
+        peer = f"peer-{luck.randrange(12)}"
+        held = some_set(luck, TOTAL)
+        index.set(peer, held)
+        plain[peer] = held
+        if not held:
+            del plain[peer]
+    assert set(index) == set(plain)
+    assert len(index) == len(plain)
+    replicas = [sum(i in held for held in plain.values()) for i in range(TOTAL)]
+    assert index.replicas().tolist() == replicas
+    assert index.coverage().least_replicas == min(replicas)
+    assert index.coverage().covered == sum(count > 0 for count in replicas)
+    for peer in [f"peer-{number}" for number in range(12)]:
+        assert index.held(peer) == plain.get(peer, EMPTY)
+        assert index.encoded(peer) == plain.get(peer, EMPTY).encode()
+    for times in (1, 2, 3):
+        expected = IndexSet.of(i for i, count in enumerate(replicas) if count >= times)
+        assert index.held_by_at_least(times) == expected
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_holders_cover_every_wanted_index_that_somebody_holds(seed: int) -> None:
+    luck = random.Random(seed)
+    index: HoldingIndex[int] = HoldingIndex(TOTAL)
+    for peer in range(30):
+        held = some_set(luck, TOTAL)
+        index.set(peer, held if held != IndexSet.full(TOTAL) or luck.random() < 0.3 else EMPTY)
+    wanted = some_set(luck, TOTAL) or IndexSet.of([5])
+    chosen = index.holders(wanted, 30, turn=luck.randrange(1000))
+    assert len(set(chosen)) == len(chosen)
+    replicas = index.replicas()
+    for i in wanted:
+        found = sum(i in index.held(peer) for peer in chosen)
+        assert found >= min(3, int(replicas[i]))
+
+
+def test_few_are_named_and_load_is_spread() -> None:
+    index: HoldingIndex[int] = HoldingIndex(300)
+    for peer in range(100):
+        index.set(peer, IndexSet.full(300))
+    answers = [index.holders(IndexSet.of([7]), 4, turn) for turn in range(100)]
+    assert all(len(answer) == 4 for answer in answers)
+    assert {peer for answer in answers for peer in answer} == set(range(100))
+    assert index.holders(IndexSet.of([7]), 4, 9) == answers[9]
+
+
+def test_the_only_holder_of_a_chunk_is_found_among_thousands() -> None:
+    index: HoldingIndex[int] = HoldingIndex(2000)
+    for peer in range(5000):
+        index.set(peer, IndexSet.from_ranges([(0, 1999)]))
+    index.set(9999, IndexSet.of([1999]))
+    assert 9999 in index.holders(IndexSet.full(2000), 8, turn=3)
+    assert index.holders(IndexSet.of([1999]), 8) == [9999]
+
+
+def test_replacing_and_removing_leave_nothing_behind() -> None:
+    index: HoldingIndex[str] = HoldingIndex(5000)
+    index.set("a", IndexSet.full(5000))
+    index.set("a", IndexSet.of([4999]))
+    assert index.holders(IndexSet.of([0]), 5) == []
+    assert index.remove("a")
+    assert not index.remove("a")
+    assert len(index) == 0
+    assert index.coverage().covered == 0
+    with pytest.raises(ValueError, match="index 5000 where 5000"):
+        index.set("a", IndexSet.of([5000]))
+
+
+def test_a_model_without_experts_has_an_index_too() -> None:
+    index: HoldingIndex[str] = HoldingIndex(0)
+    index.set("a", EMPTY)
+    assert index.coverage().covered == 0
+    assert index.holders(EMPTY, 3) == []

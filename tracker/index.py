@@ -1,0 +1,198 @@
+"""Who holds which chunks, or which experts, of one model: pure, exact at the granularity of one index.
+
+Peers that hold everything are kept apart; the holdings of the others are cut into blocks of 2,048 indices,
+so a question about a few indices looks at few entries, and 10,000 whole replicas cost no more than their
+names. How often each index is held is kept as an array and never recounted.
+
+The index knows nothing of addresses, lifetimes or what an index stands for (`swarm.wire.holdings`).
+"""
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from swarm.wire.holdings import EMPTY, IndexSet
+
+BLOCK_INDICES = 2048
+_BLOCK_BYTES = BLOCK_INDICES // 8
+_BLOCK_MASK = (1 << BLOCK_INDICES) - 1
+MAX_ENTRIES_SCANNED = 20_000
+"""A question looks at no more entries than this, some three milliseconds; what it then lacks is asked
+again."""
+
+PeerId = TypeVar("PeerId", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How well the holdings of a model cover it: the least replicas an index has, and how many have any."""
+
+    total: int
+    covered: int
+    least_replicas: int
+
+
+class HoldingIndex(Generic[PeerId]):
+    """The holdings of many peers of one model with `total` chunks or experts."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self._everything = IndexSet.full(total)
+        self._whole: dict[PeerId, None] = {}
+        self._encoded: dict[PeerId, bytes] = {}
+        self._blocks: list[dict[PeerId, int]] = [{} for _ in range(-(-total // BLOCK_INDICES))]
+        self._partial_replicas = np.zeros(total, dtype=np.int32)
+        self._at_least: dict[int, int] = {}
+
+    def __contains__(self, peer: PeerId) -> bool:
+        return peer in self._whole or peer in self._encoded
+
+    def __iter__(self) -> Iterator[PeerId]:
+        yield from self._whole
+        yield from self._encoded
+
+    def __len__(self) -> int:
+        return len(self._whole) + len(self._encoded)
+
+    @property
+    def whole(self) -> int:
+        """How many peers hold everything."""
+        return len(self._whole)
+
+    def held(self, peer: PeerId) -> IndexSet:
+        """What a peer holds; the empty set for a peer that is not here."""
+        if peer in self._whole:
+            return self._everything
+        encoded = self._encoded.get(peer)
+        return EMPTY if encoded is None else IndexSet.decode(encoded, self.total)
+
+    def encoded(self, peer: PeerId) -> bytes:
+        """What a peer holds, encoded; cheaper than `held(peer).encode()`."""
+        if peer in self._whole:
+            return self._everything.encode()
+        return self._encoded.get(peer) or EMPTY.encode()
+
+    def set(self, peer: PeerId, held: IndexSet) -> None:
+        """Replaces what a peer holds; the empty set removes it. ValueError for an index beyond the last."""
+        if held.stop > self.total:
+            raise ValueError(f"index {held.stop - 1} where {self.total} exist")
+        before = self.held(peer)
+        if before == held:
+            return
+        self._at_least.clear()
+        if peer in self._whole:
+            del self._whole[peer]
+        elif before:
+            self._count(before, -1)
+            del self._encoded[peer]
+            for block in self._touched(before):
+                self._blocks[block].pop(peer, None)
+        if held == self._everything and self.total:
+            self._whole[peer] = None
+        elif held:
+            self._count(held, +1)
+            self._encoded[peer] = held.encode()
+            for block in self._touched(held):
+                part = held.bits >> block * BLOCK_INDICES & _BLOCK_MASK
+                if part:
+                    self._blocks[block][peer] = part
+
+    def remove(self, peer: PeerId) -> bool:
+        """Forgets a peer. False when it was not here."""
+        known = peer in self
+        self.set(peer, EMPTY)
+        return known
+
+    def replicas(self) -> npt.NDArray[np.int32]:
+        """How many peers hold each index, [total]; a copy."""
+        return self._partial_replicas + np.int32(len(self._whole))
+
+    def coverage(self) -> Coverage:
+        """How well the holdings cover the model."""
+        covered = self.held_by_at_least(1).bits.bit_count()
+        least = int(self._partial_replicas.min()) + len(self._whole) if self.total else len(self._whole)
+        return Coverage(self.total, covered, least)
+
+    def held_by_at_least(self, replicas: int) -> IndexSet:
+        """The indices that at least so many peers hold."""
+        partial = replicas - len(self._whole)
+        if partial <= 0:
+            return self._everything
+        if partial not in self._at_least:
+            packed = np.packbits(self._partial_replicas >= partial, bitorder="little")
+            self._at_least[partial] = int.from_bytes(packed.tobytes(), "little")
+        return IndexSet(self._at_least[partial])
+
+    def holders(self, wanted: IndexSet, most: int, turn: int = 0, depth: int = 3) -> list[PeerId]:
+        """At most `most` peers that together hold what is wanted, every index `depth` times where possible.
+
+        First every wanted index is covered once, then twice, and so on, so rare ones come before spare ones.
+        `turn` rotates the choice among equals; the same holdings and turn give the same answer. An answer
+        that leaves out an index that somebody holds, because `most` or the scan's bound was reached, is
+        completed by asking for that index alone.
+        """
+        if most <= 0 or not wanted:
+            return []
+        chosen: dict[PeerId, None] = {}
+        room_for_whole = most if not self._encoded else max(1, most // 2)
+        chosen.update((peer, None) for peer in islice(_rotated(self._whole, turn), room_for_whole))
+        wholes = len(chosen)
+        budget = MAX_ENTRIES_SCANNED
+        for level in range(wholes + 1, depth + 1):
+            needed = wanted & self.held_by_at_least(level + len(self._whole) - wholes)
+            for block in self._touched(needed):
+                part = needed.bits >> block * BLOCK_INDICES & _BLOCK_MASK
+                if not part:
+                    continue
+                lacking = part & ~self._covered(block, chosen, level - wholes)
+                entries = self._blocks[block]
+                for peer in _rotated(entries, turn) if lacking else ():
+                    budget -= 1
+                    if peer not in chosen and entries[peer] & lacking:
+                        chosen[peer] = None
+                        lacking = part & ~self._covered(block, chosen, level - wholes)
+                    if not lacking or budget <= 0 or len(chosen) >= most:
+                        break
+                if budget <= 0 or len(chosen) >= most:
+                    return list(chosen)
+        return list(chosen)
+
+    def _covered(self, block: int, chosen: dict[PeerId, None], times: int) -> int:
+        """The indices of a block that at least `times` of the chosen partial holders hold."""
+        entries = self._blocks[block]
+        levels = [0] * times
+        for peer in chosen if len(chosen) <= len(entries) else entries:
+            held = entries.get(peer, 0) if peer in chosen else 0
+            if held:
+                for level in range(times - 1, 0, -1):
+                    levels[level] |= levels[level - 1] & held
+                levels[0] |= held
+        return levels[-1]
+
+    def _count(self, held: IndexSet, change: int) -> None:
+        width = held.stop
+        octets = np.frombuffer(held.bits.to_bytes((width + 7) // 8, "little"), dtype=np.uint8)
+        flags = np.unpackbits(octets, bitorder="little")[:width]
+        if change > 0:
+            self._partial_replicas[:width] += flags
+        else:
+            self._partial_replicas[:width] -= flags
+
+    @staticmethod
+    def _touched(held: IndexSet) -> range:
+        """The blocks from the first to the last index of a set."""
+        if not held:
+            return range(0)
+        lowest = (held.bits & -held.bits).bit_length() - 1
+        return range(lowest // BLOCK_INDICES, (held.stop - 1) // BLOCK_INDICES + 1)
+
+
+def _rotated(entries: Mapping[PeerId, object], turn: int) -> Iterator[PeerId]:
+    """The keys of a dictionary, beginning at a place that `turn` decides."""
+    start = turn % len(entries) if entries else 0
+    yield from islice(entries, start, None)
+    yield from islice(entries, start)
