@@ -1,0 +1,1 @@
+"""Whom to believe: identities, operators' keys, signed manifests, numeric profiles, receipts, invites."""
