@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 import cbor2
 
 from swarm.errors import SwarmError
-from swarm.peers.settings import write_private
+from swarm.trust.files import write_atomically
 from swarm.trust.manifest import CHUNK_BYTES, FileEntry
 
 # Left behind by editors, downloaders and version control; not part of a model.
@@ -215,4 +215,4 @@ def _keep(kept: Path, file: Path, state: FileState, digests: Sequence[bytes]) ->
     record = cbor2.dumps(
         {"path": str(file.absolute()), "state": list(astuple(state)), "chunks": b"".join(digests)}
     )
-    write_private(_place(kept, file), hashlib.sha256(record).digest() + record)
+    write_atomically(_place(kept, file), hashlib.sha256(record).digest() + record)

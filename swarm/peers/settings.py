@@ -6,7 +6,6 @@ answers) lies in the user's data directory, and what can be had again (chunks, h
 
 import json
 import os
-import tempfile
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import platformdirs
 
 from swarm.errors import SwarmError
+from swarm.trust.files import write_atomically
 
 
 class SettingsDamaged(SwarmError):
@@ -123,20 +123,5 @@ def load_remembered(path: Path) -> Remembered:
 def remember(path: Path, **answers: str | None) -> Remembered:
     """Keeps further answers and gives all of them. The file is 0600: an invite is a secret."""
     remembered = replace(load_remembered(path), **answers)
-    write_private(path, (json.dumps(asdict(remembered), indent=2) + "\n").encode())
+    write_atomically(path, (json.dumps(asdict(remembered), indent=2) + "\n").encode())
     return remembered
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Writes a file as a whole or not at all, readable by its owner only; makes its directory."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from swarm.peers.settings import Remembered, SettingsDamaged, home, load_remembered, remember, write_private
+from swarm.peers.settings import Remembered, SettingsDamaged, home, load_remembered, remember
 
 
 def test_swarm_home_holds_everything(home_folder: Path) -> None:
@@ -53,19 +53,3 @@ def test_unknown_answers_of_a_later_version_do_no_harm(tmp_path: Path) -> None:
     path = tmp_path / "settings.json"
     path.write_text('{"model": "tiny", "colour": "green"}')
     assert load_remembered(path) == Remembered(model="tiny")
-
-
-def test_a_failed_write_leaves_the_old_file_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "settings.json"
-    write_private(path, b"old")
-
-    def full(self: Path, target: Path) -> Path:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(OSError, match="No space"):
-        write_private(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["settings.json"]

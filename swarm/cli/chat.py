@@ -1,0 +1,82 @@
+"""`swarm chat`: a conversation, with a model of a swarm or with a directory on this machine.
+
+On a terminal it opens the application; elsewhere it reads questions line by line and writes plain answers.
+"""
+
+import sys
+from pathlib import Path
+
+import click
+
+from swarm.cli.options import DIRECTORY, parse_target, sampling_options, swarm_options, weights_options
+
+
+@click.command("chat", short_help="Chat with a model of a swarm, or with a local one.")
+@swarm_options
+@click.option("--local", type=DIRECTORY, metavar="DIR", help="A model directory here; needs no network.")
+@click.option("--model", metavar="NAME", help="Which model, where the swarm has several.")
+@click.option("--system", metavar="TEXT", help="System prompt.")
+@sampling_options
+@weights_options
+@click.option("--plain", is_flag=True, help="Line by line, even on a terminal.")
+@click.option("--json", "as_json", is_flag=True, help="Line by line, one JSON object a line.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    invite: str | None,
+    tracker: str | None,
+    token: str | None,
+    local: Path | None,
+    model: str | None,
+    system: str | None,
+    temperature: float | None,
+    top_p: float | None,
+    top_k: int | None,
+    min_p: float | None,
+    repeat_penalty: float | None,
+    seed: int | None,
+    max_tokens: int | None,
+    weights: str,
+    expert_ram: int | None,
+    plain: bool,
+    as_json: bool,
+) -> None:
+    """Chat with a model of a swarm, or with a local one.
+
+    INVITE is what `swarm serve` printed; it says where the swarm is and whose signature counts. Without it and
+    without --tracker the swarm used last is taken.
+
+    Off a terminal each line of standard input is a question, and the answer is plain text on standard output.
+    """
+    from swarm.peers.settings import home
+    from tui.options import Options, Sampling
+
+    target = parse_target(invite, tracker)
+    if target and local:
+        raise click.UsageError("Give a swarm or --local DIR, not both.")
+    options = Options(
+        home=home().data,
+        target=target,
+        local=local,
+        model=model,
+        sampling=Sampling(
+            temperature=temperature,
+            top_p=top_p,
+            top_k=top_k,
+            min_p=min_p,
+            repeat_penalty=repeat_penalty,
+            seed=seed,
+            max_tokens=max_tokens,
+        ),
+        system=system,
+        weights=weights,
+        token=token,
+        expert_ram_bytes=expert_ram,
+        json=as_json,
+    )
+    on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    if on_terminal and not plain and not as_json:
+        from tui.app import run
+    else:
+        from tui.lines import run
+    ctx.exit(run(options))
