@@ -1,16 +1,17 @@
 """What a model remembers of a sequence: keys and values, latents, convolution tails, recurrent sums.
 
-A `State` is a list of parts, one or more a layer, each of which knows how to make room, to be cut back and to be
-copied. A forward pass runs in three steps, so that a failure in the middle (a peer lost, a user's Ctrl-C) leaves every
-state as it was:
+A `State` is a list of parts, one or more a layer, each of which knows how to make room, to be cut back and
+to be copied. A forward pass runs in three steps, so that a failure in the middle (a peer lost, a user's
+Ctrl-C) leaves every state as it was:
 
 1. `prepare(count)`: the parts make room for positions `length … length + count`.
 2. The layers write those positions, and read what lies before.
 3. `commit()`: the state's length grows. Until then nothing that was written counts.
 
-Parts that keep one entry a position (`KeyValue`) can be cut back anywhere. Parts that keep a running summary
-(`Running`) can be cut back only to positions of which they kept a copy: the last commit, and whatever was marked.
-`State.floor(n)` tells the nearest position at or below n to which all parts can go back.
+Parts that keep one entry a position (`KeyValue`) can be cut back anywhere. Parts that keep a running
+summary (`Running`) can be cut back only to positions of which they kept a copy: the last commit, and
+whatever was marked. `State.floor(n)` tells the nearest position at or below n to which all parts can go
+back.
 """
 
 from collections.abc import Sequence
@@ -72,7 +73,8 @@ class State:
         return sum(part.nbytes for part in self.parts)
 
     def prepare(self, count: int) -> None:
-        """Make room for `count` further tokens. Whatever an earlier pass wrote and did not commit is dropped."""
+        """Make room for `count` further tokens. Whatever an earlier pass wrote and did not commit is
+        dropped."""
         for part in self.parts:
             part.prepare(self.length, count)
         self._pending = count
@@ -100,7 +102,8 @@ class State:
         return length
 
     def truncate(self, length: int) -> None:
-        """Forget all tokens from `length` on. CannotRewind, and nothing changed, unless `floor(length) == length`."""
+        """Forget all tokens from `length` on. CannotRewind, and nothing changed, unless `floor(length) ==
+        length`."""
         if not 0 <= length <= self.length:
             raise CannotRewind(f"a state of {self.length} tokens cannot be cut to {length}")
         floor = self.floor(length)
@@ -121,8 +124,9 @@ class State:
 class KeyValue:
     """Arrays with one row a position: keys and values, or latents with their rotary part, or index keys.
 
-    `arrays[i]` has shape [capacity, *widths[i]]; row r belongs to position `start + r`. With a `window`, rows that no
-    later token can see are given up when room runs out, and the state can no longer be cut back to where they are needed.
+    `arrays[i]` has shape [capacity, *widths[i]]; row r belongs to position `start + r`. With a `window`,
+    rows that no later token can see are given up when room runs out, and the state can no longer be cut
+    back to where they are needed.
     """
 
     def __init__(
@@ -192,8 +196,9 @@ class KeyValue:
 class Running:
     """Arrays that summarise all positions so far: the tail of a convolution, the sum of a linear attention.
 
-    A layer reads `now`, whose arrays belong to the committed length, and writes `after`; commit makes them change places.
-    What `now` was before the last commit is kept, so that one step can always be undone, and so are up to `MARKS` marks.
+    A layer reads `now`, whose arrays belong to the committed length, and writes `after`; commit makes them
+    change places. What `now` was before the last commit is kept, so that one step can always be undone, and
+    so are up to `MARKS` marks.
     """
 
     MARKS = 4
@@ -214,7 +219,9 @@ class Running:
     @property
     def nbytes(self) -> int:
         sets = [*self._kept.values(), *self._spare]
-        return sum(array.nbytes for arrays in sets for array in arrays) + sum(array.nbytes for array in self.after)
+        return sum(array.nbytes for arrays in sets for array in arrays) + sum(
+            array.nbytes for array in self.after
+        )
 
     def prepare(self, length: int, count: int) -> None:
         if not self.after:

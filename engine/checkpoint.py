@@ -1,10 +1,12 @@
 """A model's files as a mapping of tensors, read range by range from a `Source`.
 
 Which files count: those of `model.safetensors.index.json`; else `model.safetensors`; else the shards
-`model-00001-of-0000N.safetensors`; else a single other safetensors file. Nothing else in the folder is touched. A
-missing shard is named from the index, or from the shards' own numbering; a tensor found nowhere names the files seen.
+`model-00001-of-0000N.safetensors`; else a single other safetensors file. Nothing else in the folder is
+touched. A missing shard is named from the index, or from the shards' own numbering; a tensor found nowhere
+names the files seen.
 
-The bytes are given as stored: bfloat16 as uint16, 8-bit floats as uint8. What they mean is up to `engine.formats`.
+The bytes are given as stored: bfloat16 as uint16, 8-bit floats as uint8. What they mean is up to
+`engine.formats`.
 """
 
 import json
@@ -31,7 +33,8 @@ NUMPY_DTYPES: Mapping[str, np.dtype[Any]] = {
     for name, kind in {
         "BOOL": np.bool_, "U8": np.uint8, "I8": np.int8, "F8_E4M3": np.uint8, "F8_E5M2": np.uint8,
         "F8_E8M0": np.uint8, "I16": np.int16, "U16": np.uint16, "F16": np.float16, "BF16": np.uint16,
-        "I32": np.int32, "U32": np.uint32, "F32": np.float32, "I64": np.int64, "U64": np.uint64, "F64": np.float64,
+        "I32": np.int32, "U32": np.uint32, "F32": np.float32,
+        "I64": np.int64, "U64": np.uint64, "F64": np.float64,
     }.items()
 }  # fmt: skip
 
@@ -39,7 +42,8 @@ NUMPY_DTYPES: Mapping[str, np.dtype[Any]] = {
 class Checkpoint:
     """The configuration and tensors of one model.
 
-    `config` is config.json as it stands; `tensors` maps each name to where its bytes lie. Reading is thread-safe.
+    `config` is config.json as it stands; `tensors` maps each name to where its bytes lie. Reading is
+    thread-safe.
     """
 
     def __init__(self, source: Source, config: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> None:
@@ -76,7 +80,9 @@ class Checkpoint:
         path, offset, nbytes, shape = _part(info, first, count)
         dtype = NUMPY_DTYPES.get(info.dtype)
         if dtype is None:
-            raise CheckpointError(f"tensor {name!r} is stored as {info.dtype}, which cannot be read element by element")
+            raise CheckpointError(
+                f"tensor {name!r} is stored as {info.dtype}, which cannot be read element by element"
+            )
         return np.frombuffer(self.source.read(path, offset, nbytes), dtype).reshape(shape)
 
     def f32(self, name: str, first: int = 0, count: int | None = None) -> F32:
@@ -93,7 +99,9 @@ class Checkpoint:
         """A tensor stored as any integer type, as int64 (releases differ between I32 and I64)."""
         data = self.raw(name)
         if data.dtype.kind not in "iu":
-            raise CheckpointError(f"tensor {name!r} is stored as {self.info(name).dtype}; integers were expected there")
+            raise CheckpointError(
+                f"tensor {name!r} is stored as {self.info(name).dtype}; integers were expected there"
+            )
         return data.astype(np.int64)
 
     def range(self, name: str, first: int = 0, count: int | None = None) -> tuple[str, int, int]:
@@ -140,7 +148,9 @@ def _part(info: TensorInfo, first: int, count: int | None) -> tuple[str, int, in
     sides = info.shape[0] if info.shape else 0
     count = sides - first if count is None else count
     if first < 0 or count < 0 or first + count > sides:
-        raise CheckpointError(f"tensor {info.name!r} has {sides} entries; {first} to {first + count} were asked for")
+        raise CheckpointError(
+            f"tensor {info.name!r} has {sides} entries; {first} to {first + count} were asked for"
+        )
     stride = info.nbytes // sides
     return info.file, info.offset + first * stride, count * stride, (count, *info.shape[1:])
 
@@ -160,8 +170,8 @@ def _read_tensors(source: Source) -> dict[str, TensorInfo]:
     lost = [name for name in weight_map or () if name not in tensors]
     if lost:
         raise CheckpointError(
-            f"{INDEX} says that {lost[0]!r} is in {weight_map[lost[0]] if weight_map else ''}, but it is not there "
-            f"({len(lost)} such tensors); the index belongs to other files, download them again"
+            f"{INDEX} names {lost[0]!r} and {len(lost) - 1} others that are not in the files it gives for them; "
+            "it belongs to other files, download the model again"
         )
     return tensors
 
@@ -182,7 +192,9 @@ def _index(source: Source) -> dict[str, str] | None:
         raise CheckpointError(f"{INDEX} has no weight_map; download it again")
     for name, path in weight_map.items():
         if not isinstance(path, str) or not _inside(path):
-            raise CheckpointError(f"{INDEX} sends tensor {name[:200]!r} to {path!r}, which is no file of the model")
+            raise CheckpointError(
+                f"{INDEX} sends tensor {name[:200]!r} to {path!r}, which is no file of the model"
+            )
     needed = sorted(set(weight_map.values()))
     missing = [path for path in needed if path not in source.files()]
     if len(missing) == len(needed) and "model.safetensors" in source.files():
@@ -193,12 +205,16 @@ def _index(source: Source) -> dict[str, str] | None:
 
 
 def _inside(path: str) -> bool:
-    return path.isprintable() and "\\" not in path and not path.startswith("/") and ".." not in path.split("/")
+    return (
+        path.isprintable() and "\\" not in path and not path.startswith("/") and ".." not in path.split("/")
+    )
 
 
 def _missing(missing: Sequence[str], count: int) -> str:
     named = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-    return f"{named} missing ({len(missing)} of {count} weight files); download the model again to complete it"
+    return (
+        f"{named} missing ({len(missing)} of {count} weight files); download the model again to complete it"
+    )
 
 
 def _unindexed(source: Source) -> list[str]:
@@ -206,12 +222,16 @@ def _unindexed(source: Source) -> list[str]:
     if "model.safetensors" in files:
         return ["model.safetensors"]
     candidates = [
-        path for path in files if path.endswith(".safetensors") and "/" not in path and not path.startswith(NOT_WEIGHTS)
+        path
+        for path in files
+        if path.endswith(".safetensors") and "/" not in path and not path.startswith(NOT_WEIGHTS)
     ]
     shards = {path: found for path in candidates if (found := SHARD.fullmatch(path))}
     if shards:
         stem, count = next((found["stem"], int(found["count"])) for found in shards.values())
-        needed = [f"{stem}-{number:05}-of-{count:05}.safetensors" for number in range(1, min(count, 9999) + 1)]
+        needed = [
+            f"{stem}-{number:05}-of-{count:05}.safetensors" for number in range(1, min(count, 9999) + 1)
+        ]
         missing = [path for path in needed if path not in files]
         if missing:
             raise CheckpointError(_missing(missing, count))
@@ -220,6 +240,10 @@ def _unindexed(source: Source) -> list[str]:
         return candidates
     if candidates:
         raise CheckpointError(f"cannot tell which files are the weights: {', '.join(sorted(candidates)[:5])}")
-    other = sorted({path.rsplit(".", 1)[-1] for path in files if path.endswith((".bin", ".pt", ".pth", ".gguf"))})
+    other = sorted(
+        {path.rsplit(".", 1)[-1] for path in files if path.endswith((".bin", ".pt", ".pth", ".gguf"))}
+    )
     found_instead = f" (weights as .{', .'.join(other)} were found)" if other else ""
-    raise CheckpointError(f"there are no safetensors weights{found_instead}; fetch the model's safetensors files")
+    raise CheckpointError(
+        f"there are no safetensors weights{found_instead}; fetch the model's safetensors files"
+    )

@@ -1,8 +1,8 @@
 """How a model asks for its routed experts, and where a checkpoint keeps them.
 
-A model calls `experts(layer, rows, ids, weights)` and does not know who computes: this process from memory, this process
-from disk, or peers. `ExpertLayout` says where the matrices of expert (layer, e) lie, from the configuration and the headers
-alone, so that whoever only runs experts need not build a model.
+A model calls `experts(layer, rows, ids, weights)` and does not know who computes: this process from memory,
+this process from disk, or peers. `ExpertLayout` says where the matrices of expert (layer, e) lie, from the
+configuration and the headers alone, so that whoever only runs experts need not build a model.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,9 +39,10 @@ class Experts(Protocol):
 class MatrixRef:
     """Where one matrix [outputs, inputs] lies: a module's weight, or part of a tensor that holds many.
 
-    `name` is the module ("model.layers.0.mlp.experts.3.gate_proj"), whatever suffixes the stored format adds, or the
-    bare tensor where releases omit ".weight". `index` picks from a leading dimension [experts, …]. Of the outputs, every
-    `step`-th from `first` is taken, `count` in all (None: to the end). `transposed`: stored as [inputs, outputs].
+    `name` is the module ("model.layers.0.mlp.experts.3.gate_proj"), whatever suffixes the stored format
+    adds, or the bare tensor where releases omit ".weight". `index` picks from a leading dimension [experts,
+    …]. Of the outputs, every `step`-th from `first` is taken, `count` in all (None: to the end).
+    `transposed`: stored as [inputs, outputs].
     """
 
     name: str

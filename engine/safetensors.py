@@ -1,9 +1,9 @@
 """The header of a safetensors file, read with suspicion.
 
-A file is: 8 bytes little-endian header length, the header (JSON), the tensors. The header may come from anybody, so
-every number in it is checked before it is used: known dtype, shape times item size equal to the byte range, ranges
-that follow one another without gap or overlap, and `8 + header + largest offset == file size`, which is how a file cut
-short is noticed. Format: https://github.com/huggingface/safetensors#format
+A file is: 8 bytes little-endian header length, the header (JSON), the tensors. The header may come from
+anybody, so every number in it is checked before it is used: known dtype, shape times item size equal to the
+byte range, ranges that follow one another without gap or overlap, and `8 + header + largest offset == file
+size`, which is how a file cut short is noticed. Format: https://github.com/huggingface/safetensors#format
 """
 
 import json
@@ -47,14 +47,16 @@ def refuse_pointer(path: str, start: bytes) -> None:
 
 
 def header_length(path: str, size: int, start: bytes) -> int:
-    """The header's length in bytes, from a file's first bytes (at least 8, or the whole file when shorter)."""
+    """The header's length in bytes, from a file's first bytes (at least 8, or the whole file when
+    shorter)."""
     refuse_pointer(path, start)
     if size < 8 or len(start) < 8:
         raise CheckpointError(f"{path} has {size} bytes and cannot be a safetensors file; download it again")
     length = int.from_bytes(start[:8], "little")
     if length > size - 8 or length > LARGEST_HEADER_BYTES:
         raise CheckpointError(
-            f"{path} claims a header of {length:,} bytes in a file of {size:,}; it is no safetensors file or damaged"
+            f"{path} claims a header of {length:,} bytes in a file of {size:,}; "
+            "it is no safetensors file, or a damaged one"
         )
     if length < 2:
         raise CheckpointError(f"{path} has no safetensors header; download it again")
@@ -76,11 +78,13 @@ def parse_header(path: str, size: int, header: bytes) -> dict[str, TensorInfo]:
         end += tensor.nbytes
     if end > size:
         raise CheckpointError(
-            f"{path} is cut short: its header describes {end:,} bytes, the file has {size:,}; download it again"
+            f"{path} is cut short: its header describes {end:,} bytes, the file has {size:,}; "
+            "download it again"
         )
     if end < size:
         raise CheckpointError(
-            f"{path} has {size - end:,} bytes after its last tensor; something was appended, download it again"
+            f"{path} has {size - end:,} bytes after its last tensor; something was appended, "
+            "download it again"
         )
     return {tensor.name: tensor for tensor in tensors}
 
@@ -116,7 +120,11 @@ def _tensor(path: str, base: int, name: str, entry: object) -> TensorInfo:
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
         fail(f"has the unknown dtype {str(dtype)[:40]!r}")
-    if not isinstance(shape, list) or len(shape) > LARGEST_DIMENSIONS or not all(_count(side) for side in shape):
+    if (
+        not isinstance(shape, list)
+        or len(shape) > LARGEST_DIMENSIONS
+        or not all(_count(side) for side in shape)
+    ):
         fail("has an impossible shape")
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(_count(offset) for offset in offsets):
         fail("has impossible offsets")

@@ -36,7 +36,9 @@ class DirectorySource:
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory = Path(directory)
         if not self.directory.is_dir():
-            raise CheckpointError(f"{self.directory} is not a directory; give the folder that holds config.json")
+            raise CheckpointError(
+                f"{self.directory} is not a directory; give the folder that holds config.json"
+            )
         self._sizes = {
             entry.name: entry.stat().st_size
             for entry in sorted(self.directory.iterdir())
@@ -56,7 +58,9 @@ class DirectorySource:
         while done < length:
             count = os.preadv(descriptor, [view[done:]], offset + done)
             if count == 0:
-                raise OSError(f"{self.directory / path} ends at byte {offset + done}; it was longer when opened")
+                raise OSError(
+                    f"{self.directory / path} ends at byte {offset + done}; it was longer when opened"
+                )
             done += count
         return data
 

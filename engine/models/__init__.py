@@ -1,8 +1,8 @@
 """The families: one file each, found by the `model_type` of config.json.
 
-A family file reads from top to bottom: its configuration (strict: what it does not know it refuses), where its routed
-experts lie, its layers, and at the end `FAMILY`. To add one, write the file, name it in `FAMILIES`, and add its
-reference folders to the table in tests/engine/test_families.py.
+A family file reads from top to bottom: its configuration (strict: what it does not know it refuses), where
+its routed experts lie, its layers, and at the end `FAMILY`. To add one, write the file, name it in
+`FAMILIES`, and add its reference folders to the table in tests/engine/test_families.py.
 """
 
 import importlib
@@ -44,7 +44,8 @@ class Segment:
 class Batch:
     """The rows of one forward pass: the tokens of all its segments, one below the other.
 
-    tokens, positions: int32 [N]; `slices[i]` are the rows of `segments[i]`; `wanted`: the rows whose logits are asked for.
+    tokens, positions: int32 [N]; `slices[i]` are the rows of `segments[i]`; `wanted`: the rows whose logits
+    are asked for.
     """
 
     def __init__(self, segments: Sequence[Segment]) -> None:
@@ -99,7 +100,8 @@ class Model(ABC):
         """Memory held by the dense weights."""
 
     def forward(self, segments: Sequence[Segment], experts: Experts) -> F32:
-        """Feeds the segments' tokens to their states; returns the logits asked for, [n, vocab_size], in that order.
+        """Feeds the segments' tokens to their states; returns the logits asked for, [n, vocab_size], in
+        that order.
 
         Each row is bit for bit what it would be alone. When anything raises, all states are as before.
         """
@@ -107,7 +109,8 @@ class Model(ABC):
             end = segment.state.length + len(segment.tokens)
             if end > self.context_length:
                 raise ContextFull(
-                    f"{end:,} tokens do not fit the model's context of {self.context_length:,}; start a new conversation"
+                    f"{end:,} tokens do not fit the model's context of {self.context_length:,}; "
+                    "start a new conversation"
                 )
         for segment in segments:
             segment.state.prepare(len(segment.tokens))
@@ -122,9 +125,9 @@ class Family(Generic[C]):
     """What the rest of the engine needs to know of a family.
 
     `parse`: config.json to the family's own frozen configuration; ConfigError for anything unknown.
-    `experts`: where the routed experts lie; needs no weights and no model.
-    `skips`: names of tensors that a text decoder leaves out knowingly (multi-token prediction, vision, audio).
-    `build`: the model, its weights taken from the loader.
+    `experts`: where the routed experts lie; needs no weights and no model. `skips`: names of tensors that a
+    text decoder leaves out knowingly (multi-token prediction, vision, audio). `build`: the model, its
+    weights taken from the loader.
     """
 
     name: str
@@ -161,11 +164,13 @@ def families() -> list[Family[Any]]:
 def refuse(config: Mapping[str, Any], **expected: object) -> None:
     """Raises ConfigError when a feature is switched on that the family does not compute.
 
-    Each keyword is a key of the configuration with the only value (or tuple of values) that is understood; a key that is
-    absent or null passes.
+    Each keyword is a key of the configuration with the only value (or tuple of values) that is understood;
+    a key that is absent or null passes.
     """
     for key, allowed in expected.items():
         value = config.get(key)
         options = allowed if isinstance(allowed, tuple) else (allowed,)
         if value is not None and value not in options:
-            raise ConfigError(f"config.json asks for {key} = {value!r}, which this family's reader does not know")
+            raise ConfigError(
+                f"config.json asks for {key} = {value!r}, which this family's reader does not know"
+            )
