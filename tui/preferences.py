@@ -1,0 +1,114 @@
+"""What the terminal remembers between runs: how it looks, what was typed, what this machine lends."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from swarm.peers.settings import write_private
+
+_MOST_LINES = 1000
+
+
+@dataclass(frozen=True)
+class Preferences:
+    """Answers and tastes."""
+
+    theme: str = ""
+    """dark, light, terminal; empty: by the terminal's ground."""
+    reasoning: str = "folded"
+    """folded or shown."""
+    mouse: str = "on"
+    lend: str = ""
+    """"" (nothing), disk, compute or both."""
+    lend_disk_bytes: int = 0
+    lend_ram_bytes: int = 0
+    asked: bool = False
+    """The first-run questions were answered."""
+
+
+def load(path: Path) -> Preferences:
+    """The remembered preferences; the defaults for what is not there or makes no sense."""
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return Preferences()
+    if not isinstance(stored, dict):
+        return Preferences()
+    known = {item.name: type(getattr(Preferences(), item.name)) for item in fields(Preferences)}
+    values: dict[str, Any] = {
+        name: value for name, value in stored.items() if name in known and type(value) is known[name]
+    }
+    return Preferences(**values)
+
+
+def keep(path: Path, preferences: Preferences, **changes: Any) -> Preferences:
+    """Change some, write all."""
+    changed = replace(preferences, **changes)
+    write_private(path, (json.dumps(asdict(changed), indent=2) + "\n").encode())
+    return changed
+
+
+class History:
+    """Lines typed in earlier chats, oldest first; one JSON string a line, so a message may have many lines.
+
+    Several chats may run at once: each appends, nobody rewrites but to shorten.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._entries = self._read()
+        self._at = len(self._entries)
+        self._draft = ""
+
+    def _read(self) -> list[str]:
+        try:
+            lines = self._path.read_text(encoding="utf-8", errors="replace").split("\n")
+        except OSError:
+            return []
+        entries = []
+        for line in lines:
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(entry, str):
+                entries.append(entry)
+        if len(entries) > 2 * _MOST_LINES:
+            entries = entries[-_MOST_LINES:]
+            write_private(self._path, "".join(json.dumps(entry) + "\n" for entry in entries).encode())
+        return entries
+
+    @property
+    def entries(self) -> list[str]:
+        """All entries, oldest first."""
+        return list(self._entries)
+
+    def add(self, text: str) -> None:
+        """Remember what was sent, unless it repeats the last entry."""
+        if text.strip() and (not self._entries or self._entries[-1] != text):
+            self._entries.append(text)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            with os.fdopen(descriptor, "a", encoding="utf-8") as file:
+                file.write(json.dumps(text) + "\n")
+        self._at, self._draft = len(self._entries), ""
+
+    def back(self, current: str) -> str | None:
+        """The entry before; what is being written is kept for the way forward."""
+        if self._at == 0:
+            return None
+        if self._at == len(self._entries):
+            self._draft = current
+        self._at -= 1
+        return self._entries[self._at]
+
+    def forward(self) -> str | None:
+        """The entry after, in the end what was being written."""
+        if self._at >= len(self._entries):
+            return None
+        self._at += 1
+        return self._entries[self._at] if self._at < len(self._entries) else self._draft

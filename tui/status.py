@@ -1,0 +1,129 @@
+"""What the status line says, from the events of a backend. Pure.
+
+It is honest: it names what is being waited for and how far that is, never a spinner alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from tui.cleaner import clean_line
+from tui.messages import Phase, Progress
+from tui.palette import Palette
+from tui.units import format_bytes, format_count, format_share
+from tui.views import ReplyStats, SwarmView
+
+
+@dataclass
+class Status:
+    """Everything the status line depends on."""
+
+    progress: Progress | None = None
+    stats: ReplyStats = field(default_factory=ReplyStats)
+    """Of the running reply, or of the last one."""
+    replying: bool = False
+    swarm: SwarmView = field(default_factory=SwarmView)
+    model: str = ""
+    context_tokens: int = 0
+    problem: str = ""
+    """Why nothing can be asked now; empty when it can."""
+
+    def left(self, palette: Palette) -> Text:
+        """What is going on."""
+        if self.progress is not None:
+            waiting = self.progress.phase is not Phase.DECODING
+            text = describe(self.progress) if waiting else "decoding"
+            return Text.assemble(("● ", palette.accent), (join([text, *self._work()]), palette.text))
+        if self.problem:
+            return Text.assemble(("● ", palette.error), (clean_line(self.problem), palette.text))
+        if self.swarm.link == "offline" and self.model:
+            return Text.assemble(
+                ("● ", palette.warning), ("offline · cached bytes still answer", palette.text)
+            )
+        if not self.model:
+            return Text.assemble(("● ", palette.muted), ("no model", palette.muted))
+        done = self._work() if self.stats.reply_tokens else []
+        return Text.assemble(("● ", palette.good), (join(["ready", *done]), palette.muted))
+
+    def right(self, palette: Palette) -> Text:
+        """Where we are."""
+        parts = [clean_line(self.model, 40)] if self.model else []
+        parts += [link(self.swarm)] if self.swarm.link != "offline" or self.swarm.peers else []
+        if self.context_tokens:
+            parts.append(f"{format_count(self.stats.context_tokens)}/{format_count(self.context_tokens)}")
+        return Text(join(parts), palette.muted)
+
+    def line(self, width: int, palette: Palette) -> Text:
+        """Both, on one line; what does not fit is cut, what goes on comes first."""
+        left, right = self.left(palette), self.right(palette)
+        room = width - left.cell_len - 2
+        if room < right.cell_len:
+            if room < 12:
+                left.truncate(width, overflow="ellipsis")
+                return left
+            right.truncate(room, overflow="ellipsis")
+        space = max(1, width - left.cell_len - right.cell_len)
+        return Text.assemble(left, " " * space, right)
+
+    def _work(self) -> list[str]:
+        stats = self.stats
+        parts = []
+        if stats.tokens_per_s:
+            parts.append(f"{stats.tokens_per_s:.1f} tok/s")
+        if stats.remote_calls:
+            parts.append(f"{format_share(stats.remote_share)} by others")
+        if stats.hedges:
+            parts.append(plural(stats.hedges, "hedge"))
+        if stats.failovers:
+            parts.append(plural(stats.failovers, "failover"))
+        return parts
+
+
+def join(parts: list[str]) -> str:
+    """Parts of a line, with a quiet dot between them."""
+    return " · ".join(part for part in parts if part)
+
+
+def plural(count: int, noun: str) -> str:
+    """1 hedge, 2 hedges."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def link(swarm: SwarmView) -> str:
+    """How we are connected, in a word or two."""
+    if swarm.link in ("online", "relayed") and swarm.peers:
+        peers = plural(sum(peer.state not in ("offline", "banned") for peer in swarm.peers), "peer")
+        return f"{peers}, relayed" if swarm.link == "relayed" else peers
+    return swarm.link
+
+
+def describe(progress: Progress) -> str:
+    """fetching 1.2 of 4.0 GB at 92 MB/s; prefill 340/512; compiling kernels."""
+    done, total, rate = progress.done, progress.total, progress.rate
+    parts = [str(progress.phase)]
+    if progress.unit == "B":
+        if total:
+            parts.append(f"{_same_unit(done, total)} of {format_bytes(total)}")
+        elif done:
+            parts.append(format_bytes(done))
+        if rate:
+            parts.append(f"at {format_bytes(rate)}/s")
+    elif total:
+        parts.append(f"{format_count(done)}/{format_count(total)}")
+    if progress.detail:
+        parts.append(clean_line(progress.detail, 60))
+    return " ".join(parts)
+
+
+def _same_unit(done: int, total: int) -> str:
+    """The first of two sizes without its unit, if both have the same."""
+    first, second = format_bytes(done).split(), format_bytes(total).split()
+    return first[0] if first[1] == second[1] else " ".join(first)
+
+
+def fits(text: str, width: int) -> bool:
+    """Whether a line is at most so many cells wide."""
+    return cell_len(text) <= width

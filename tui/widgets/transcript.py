@@ -1,0 +1,327 @@
+"""The scrollback: a view of a `tui.document.Document` that draws only the lines in sight."""
+
+from __future__ import annotations
+
+import time
+
+from rich.style import Style
+from rich.text import Text
+from textual import events
+from textual.geometry import Size
+from textual.scroll_view import ScrollView
+from textual.selection import Selection
+from textual.strip import Strip
+from textual.timer import Timer
+
+from tui import document
+from tui.blocks import Splitter, split
+from tui.document import Document, Hit, Piece, Render
+from tui.palette import Palette
+from tui.theme import palette_of
+from tui.units import format_seconds
+
+FRAME_S = 0.05
+"""Shortest time between two renderings of a growing reply."""
+_SHARE_OF_A_CORE = 0.2
+_SLICE_S = 0.01
+
+
+class Transcript(ScrollView, can_focus=False):
+    """Messages, replies and notes, top to bottom; follows the end unless the user scrolled away."""
+
+    DEFAULT_CSS = """
+    Transcript { height: 1fr; scrollbar-size-vertical: 1; overflow-x: hidden; overflow-y: scroll; }
+    """
+
+    def __init__(self, *, fold_reasoning: bool = True) -> None:
+        super().__init__(id="transcript")
+        self.fold_reasoning = fold_reasoning
+        self.document = Document(palette_of(""))
+        self._group = 0
+        self._splitter: Splitter | None = None
+        self._stable = 0
+        self._pending: list[str] = []
+        self._thinking: Piece | None = None
+        self._thought = ""
+        self._thought_began = 0.0
+        self._thought_summary = ""
+        self._frame: Timer | None = None
+        self._settling: Timer | None = None
+        self._hits: list[Hit] = []
+        self._hit = -1
+
+    @property
+    def palette(self) -> Palette:
+        """The palette of the application's theme."""
+        return palette_of(self.app.theme)
+
+    def on_mount(self) -> None:
+        """Take the width and colours of the screen."""
+        self._restyle()
+        self.app.theme_changed_signal.subscribe(self, lambda _: self._restyle())
+
+    # Contents
+
+    def add(self, render: Render) -> Piece:
+        """Put something at the end."""
+        piece = Piece(render, self._group)
+        following = self._following()
+        self.document.append(piece)
+        self._grown(following)
+        return piece
+
+    def add_message(self, text: str) -> None:
+        """What the user said; the view goes to the end."""
+        self._group += 1
+        self.add(document.message(text))
+        self.scroll_end(animate=False, immediate=True, x_axis=False)
+
+    def add_note(self, text: str, kind: str = "note") -> None:
+        """Something the program says."""
+        self.add(document.note(text, kind))
+
+    def add_reply(self, reasoning: str, text: str, footer: str = "") -> None:
+        """A whole reply, of a conversation that was reopened."""
+        if reasoning:
+            self.begin_reply()
+            self._thought = reasoning
+            self._end_thinking("thought")
+        following = self._following()
+        for block in split(text):
+            self.document.append(Piece(document.block(block), self._group))
+        self.document.append(Piece(document.footer(footer), self._group))
+        self._splitter = None
+        self._grown(following)
+
+    def begin_reply(self) -> None:
+        """A reply will come, piece by piece."""
+        self._splitter = Splitter()
+        self._stable = len(self.document.pieces)
+        self._thinking, self._thought = None, ""
+        self._pending = []
+
+    def add_reasoning(self, piece: str) -> None:
+        """The model thinks."""
+        if self._thinking is None:
+            self._thought_began = time.monotonic()
+            self._thought_summary = "thinking…"
+            self._thinking = self.add(self._reasoning(running=True))
+            self._stable = len(self.document.pieces)
+        self._thought += piece
+        self._schedule()
+
+    def add_text(self, piece: str) -> None:
+        """The model speaks."""
+        if self._thinking is not None and self._thought_summary == "thinking…":
+            self._end_thinking(f"thought for {format_seconds(time.monotonic() - self._thought_began)}")
+        self._pending.append(piece)
+        self._schedule()
+
+    def end_reply(self, footer: str) -> None:
+        """The reply is complete."""
+        if self._splitter is None:
+            return
+        if self._thinking is not None and self._thought_summary == "thinking…":
+            self._end_thinking(f"thought for {format_seconds(time.monotonic() - self._thought_began)}")
+        following = self._following()
+        blocks = self._splitter.feed("".join(self._pending)) + self._splitter.finish()
+        pieces = [Piece(document.block(block), self._group) for block in blocks]
+        self.document.replace_tail(self._stable, [*pieces, Piece(document.footer(footer), self._group)])
+        self._splitter, self._pending = None, []
+        self._grown(following)
+
+    def clear(self) -> None:
+        """Another conversation begins."""
+        self.document.clear()
+        self._splitter, self._thinking, self._pending = None, None, []
+        self._hits, self._hit = [], -1
+        self._grown(True)
+
+    # Reasoning
+
+    def _reasoning(self, *, running: bool, folded: bool | None = None) -> Render:
+        hide = self.fold_reasoning if folded is None else folded
+        return document.reasoning(self._thought, folded=hide, running=running, summary=self._thought_summary)
+
+    def _end_thinking(self, summary: str) -> None:
+        self._thought_summary = summary
+        render = self._reasoning(running=False)
+        if self._thinking is None:
+            self._thinking = self.add(render)
+        self._make_foldable(self._thinking, self._thought, summary)
+        self._stable = len(self.document.pieces)
+
+    def _make_foldable(self, piece: Piece, thought: str, summary: str) -> None:
+        state = {"folded": self.fold_reasoning}
+
+        def render(width: int, palette: Palette) -> list[Text]:
+            make = document.reasoning(thought, folded=state["folded"], running=False, summary=summary)
+            return make(width, palette)
+
+        def fold(folded: bool | None) -> None:
+            state["folded"] = not state["folded"] if folded is None else folded
+
+        piece.fold = fold
+        self.document.change(piece, render)
+        self._grown(self._following())
+
+    def fold_all(self, folded: bool) -> None:
+        """Fold or unfold the reasoning of every reply, and of those to come."""
+        self.fold_reasoning = folded
+        following = self._following()
+        for piece in self.document.pieces:
+            if piece.fold is not None:
+                piece.fold(folded)
+                self.document.change(piece)
+        if self._thinking is not None and self._thought_summary == "thinking…":
+            self.document.change(self._thinking, self._reasoning(running=True))
+        self._grown(following)
+
+    def on_click(self, event: events.Click) -> None:
+        """A click on a folded line unfolds it."""
+        line = int(self.scroll_offset.y) + event.y
+        if line >= self.document.height:
+            return
+        index, within = self.document.locate(line)
+        piece = self.document.pieces[index]
+        if piece.fold is not None and within == 0:
+            piece.fold(None)
+            self.document.change(piece)
+            self._grown(False)
+
+    # Frames
+
+    def _schedule(self) -> None:
+        if self._frame is None:
+            self._frame = self.set_timer(FRAME_S, self._draw_frame)
+
+    def _draw_frame(self) -> None:
+        """Render what came since the last frame, then rest so long that a core is hardly used."""
+        began = time.perf_counter()
+        self._frame = None
+        if self._splitter is None:
+            return
+        following = self._following()
+        if self._thinking is not None and self._thought_summary == "thinking…" and not self._pending:
+            self.document.change(self._thinking, self._reasoning(running=True))
+        if self._pending:
+            done = self._splitter.feed("".join(self._pending))
+            self._pending = []
+            pieces = [Piece(document.block(block), self._group) for block in done]
+            tail = [Piece(document.block(block), self._group) for block in self._splitter.tail()]
+            self.document.replace_tail(self._stable, pieces + tail)
+            self._stable += len(pieces)
+        self._grown(following)
+        cost = time.perf_counter() - began
+        rest = max(FRAME_S, cost / _SHARE_OF_A_CORE)
+        self._frame = self.set_timer(rest, self._draw_again)
+
+    def _draw_again(self) -> None:
+        self._frame = None
+        thinking = self._thinking is not None and self._thought_summary == "thinking…"
+        if self._pending or (thinking and not self.fold_reasoning):
+            self._draw_frame()
+
+    def _following(self) -> bool:
+        return self.scroll_offset.y >= self.max_scroll_y - 1
+
+    def _grown(self, following: bool) -> None:
+        size = Size(self.document.width, self.document.height)
+        if size != self.virtual_size:
+            self.virtual_size = size
+        if following:
+            self.scroll_end(animate=False, immediate=True, x_axis=False)
+        self.refresh()
+
+    # Size and colours
+
+    def on_resize(self) -> None:
+        """The terminal has another size."""
+        self._restyle()
+
+    def _restyle(self) -> None:
+        width = max(1, self.scrollable_content_region.width)
+        following = self._following()
+        top = int(self.scroll_offset.y)
+        anchor = self.document.locate(top)[0] if 0 <= top < self.document.height else 0
+        self.document.restyle(width, self.palette)
+        self._anchor(anchor, following)
+        if self._settling is None and self.document.pieces:
+            self._settling = self.set_timer(_SLICE_S, self._settle)
+
+    def _anchor(self, index: int, following: bool) -> None:
+        """Keep the same piece at the top, or the end at the bottom."""
+        height = self.size.height
+        first = self.document.height - height if following else self.document.top(index)
+        self.document.render_around(max(0, first), height)
+        self._grown(following)
+        if not following:
+            self.scroll_to(y=self.document.top(index), animate=False, immediate=True)
+
+    def _settle(self) -> None:
+        self._settling = None
+        following = self._following()
+        top = int(self.scroll_offset.y)
+        anchor = self.document.locate(top)[0] if 0 <= top < self.document.height else 0
+        done = self.document.settle(_SLICE_S)
+        self._anchor(anchor, following)
+        if not done:
+            self._settling = self.set_timer(_SLICE_S / _SHARE_OF_A_CORE, self._settle)
+
+    # Search
+
+    def find(self, text: str) -> int:
+        """Look for a text; the last place is shown first. How many there are."""
+        self._hits = self.document.find(text)
+        self._hit = len(self._hits)
+        self.find_next(-1)
+        return len(self._hits)
+
+    def find_next(self, step: int) -> tuple[int, int]:
+        """Show the next place (1) or the one before (-1); its number from 1, and how many there are."""
+        if not self._hits:
+            self.refresh()
+            return 0, 0
+        self._hit = (self._hit + step) % len(self._hits)
+        line = self._hits[self._hit].line
+        self.scroll_to(y=max(0, line - self.size.height // 2), animate=False, immediate=True)
+        self.refresh()
+        return self._hit + 1, len(self._hits)
+
+    def end_find(self) -> None:
+        """No more marks."""
+        self._hits, self._hit = [], -1
+        self.refresh()
+
+    # Drawing
+
+    def render_line(self, y: int) -> Strip:
+        """One line of what is in sight."""
+        line = int(self.scroll_offset.y) + y
+        width = self.size.width
+        text = self.document.line(line)
+        selection = self.text_selection
+        hits = [hit for hit in self._hits if hit.line == line]
+        if selection is not None or hits:
+            text = text.copy()
+            for hit in hits:
+                text.stylize(self._hit_style(hit), hit.start, hit.end)
+            if selection is not None and (span := selection.get_span(line)) is not None:
+                start, end = span
+                style = self.screen.get_component_rich_style("screen--selection")
+                text.stylize(style, start, len(text) if end == -1 else end)
+        strip = Strip(text.render(self.app.console), text.cell_len)
+        strip = strip.crop_extend(0, width, None).apply_style(self.rich_style)
+        return strip.apply_offsets(0, line)
+
+    def _hit_style(self, hit: Hit) -> Style:
+        current = 0 <= self._hit < len(self._hits) and self._hits[self._hit] is hit
+        return self.palette.found if current else self.palette.found + Style(dim=True)
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        """The selected text."""
+        return selection.extract(self.document.text()), "\n"
+
+    def selection_updated(self, selection: Selection | None) -> None:
+        """Show the selection."""
+        self.refresh()
