@@ -23,6 +23,7 @@ MAX_HOLDERS = 64
 MAX_HOLDERS_BYTES = 1 << 20
 MAX_PROOF_BYTES = 1 << 20
 MAX_MODELS_LISTED = 32
+RELAY_PIECE_BYTES = 1 << 16
 MAX_LAYERS = 1024
 
 Key = Annotated[PeerKey, Bounds(32, 32)]
@@ -410,6 +411,71 @@ class GetProof(Message):
 @dataclass(frozen=True, slots=True)
 class Proof(Message):
     """The payload is the proof."""
+
+
+@register("relay-listen")
+@dataclass(frozen=True, slots=True)
+class RelayListen(Message):
+    """A registered peer asks that streams for it come over this connection. It ends with the connection."""
+
+    generation: Number
+
+
+@register("relay-ready")
+@dataclass(frozen=True, slots=True)
+class RelayReady(Message):
+    """Answers RelayListen, RelayOpen and RelayIncoming: at first the receiver takes `window` bytes a
+    stream."""
+
+    window: Count
+
+
+@register("relay-open")
+@dataclass(frozen=True, slots=True)
+class RelayOpen(Message):
+    """Asks for a stream to a relayed peer. The asker chooses an odd number for it, new on this connection."""
+
+    stream: Count
+    target: Key
+
+
+@register("relay-incoming")
+@dataclass(frozen=True, slots=True)
+class RelayIncoming(Message):
+    """The tracker tells a relayed peer of a stream; its number on this connection is even."""
+
+    stream: Count
+    source: Key
+
+
+@register("relay-data", payload=RELAY_PIECE_BYTES)
+@dataclass(frozen=True, slots=True)
+class RelayData(Message):
+    """Bytes of a stream, from `offset` on. Notified, never answered; may overtake each other."""
+
+    stream: Count
+    offset: Number
+
+
+@register("relay-credit")
+@dataclass(frozen=True, slots=True)
+class RelayCredit(Message):
+    """The receiver takes the bytes of a stream up to `limit`, counted from its beginning. Notified."""
+
+    stream: Count
+    limit: Number
+
+
+@register("relay-close")
+@dataclass(frozen=True, slots=True)
+class RelayClose(Message):
+    """The sender sends no more than `length` bytes in all; with `reset` the stream is gone both ways, at
+    once, and `reason` says why. Notified."""
+
+    stream: Count
+    length: Number
+    reset: bool
+    reason: Annotated[str, Bounds(0, 200)] = ""
 
 
 def layout_statement(root: bytes, experts_in_layer: Sequence[int]) -> bytes:

@@ -1,0 +1,40 @@
+"""Token buckets: how much of something each source may use, bounded in memory, with the clock as an
+argument."""
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A bucket of `burst` tokens that fills by `per_second`."""
+
+    per_second: float
+    burst: float
+
+
+class Quota:
+    """One bucket of a rate for each source; sources beyond `most_sources` push out the one longest unused."""
+
+    def __init__(self, rate: Rate, most_sources: int = 65_536) -> None:
+        self._rate = rate
+        self._most_sources = most_sources
+        self._buckets: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def take(self, source: Hashable, now_s: float, tokens: float = 1.0) -> float:
+        """Takes tokens and returns 0, or takes none and returns the seconds after which to ask again."""
+        left, then_s = self._buckets.pop(source, (self._rate.burst, now_s))
+        left = min(self._rate.burst, left + max(0.0, now_s - then_s) * self._rate.per_second)
+        wait_s = 0.0
+        if left >= tokens:
+            left -= tokens
+        else:
+            wait_s = (tokens - left) / self._rate.per_second
+        self._buckets[source] = (left, max(then_s, now_s))
+        if len(self._buckets) > self._most_sources:
+            self._buckets.popitem(last=False)
+        return wait_s

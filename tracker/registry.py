@@ -1,0 +1,187 @@
+"""The peers a tracker knows: who they are, where they are, and for how long that holds. Pure: the clock
+comes in.
+
+A peer is its key. A registration replaces the one before it, so a restart leaves no ghost; messages that
+still carry the old generation are refused. A registration lives as long as heartbeats prolong it: their
+sequence numbers must grow, and a deadline never moves back. Networks (a /24 of IPv4, a /56 of IPv6) have a
+quota.
+
+A loopback address is told to those on the loopback interface only. Others learn that the peer is beside the
+tracker, at the tracker's own host, or reach it through the relay.
+"""
+
+import ipaddress
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
+
+from swarm.errors import SwarmError
+from swarm.wire.address import Address
+from swarm.wire.keys import PeerKey
+from swarm.wire.messages.tracker import Contact
+
+
+class NotRegistered(SwarmError):
+    """The tracker does not know this registration of peer {peer}; register again."""
+
+
+class OutOfOrder(SwarmError):
+    """Peer {peer} sent heartbeat {sequence} after {latest}; it was ignored. Is its key used twice?"""
+
+
+class TooManyPeers(SwarmError):
+    """The tracker has no room for another peer from {network}; ask its operator to raise the limit of
+    {limit}."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many peers a tracker keeps, and for how long without a heartbeat."""
+
+    peers: int = 20_000
+    peers_per_network: int = 256
+    lifetime_s: float = 75.0
+    heartbeat_s: float = 20.0
+
+
+@dataclass(slots=True)
+class Entry:
+    """A registered peer. `address` was dialled back and answered with the peer's key; None: relay only."""
+
+    key: PeerKey
+    generation: int
+    network: str
+    address: Address | None
+    local: bool
+    """Whether it listens on the loopback interface only."""
+    agent: str
+    deadline_s: float
+    sequence: int = -1
+    revision: int = 0
+    service_us: int = 0
+    queue: int = 0
+
+
+class Registry:
+    """All registered peers. `first_generation` should be random, so that no generation outlives a restart."""
+
+    def __init__(self, limits: Limits, first_generation: int) -> None:
+        self.limits = limits
+        self.departures = 0
+        """How many peers have left or fallen silent."""
+        self._generation = first_generation
+        self._entries: OrderedDict[PeerKey, Entry] = OrderedDict()
+        self._networks: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: PeerKey) -> bool:
+        return key in self._entries
+
+    def get(self, key: PeerKey) -> Entry | None:
+        """The registration of a peer, if it has one."""
+        return self._entries.get(key)
+
+    def check_room(self, key: PeerKey, origin: Address) -> None:
+        """TooManyPeers when a registration from there would be refused."""
+        network = network_of(origin)
+        known = self._entries.get(key)
+        if known is None and len(self._entries) >= self.limits.peers:
+            raise TooManyPeers(network="anywhere", limit=self.limits.peers)
+        others = self._networks[network] - (known is not None and known.network == network)
+        if network != LOOPBACK and others >= self.limits.peers_per_network:
+            raise TooManyPeers(network=network, limit=self.limits.peers_per_network)
+
+    def register(
+        self, key: PeerKey, origin: Address, address: Address | None, local: bool, agent: str, now_s: float
+    ) -> Entry:
+        """Makes a peer known. `origin` is where it calls from, `address` where it was found to be reachable.
+
+        TooManyPeers beyond a quota. What was known of the key before is replaced.
+        """
+        self.check_room(key, origin)
+        self._forget(key)
+        self._generation += 1
+        network = network_of(origin)
+        entry = Entry(key, self._generation, network, address, local, agent, now_s + self.limits.lifetime_s)
+        self._entries[key] = entry
+        self._networks[network] += 1
+        return entry
+
+    def entry(self, key: PeerKey, generation: int) -> Entry:
+        """The registration of a peer. NotRegistered when it is gone or another has replaced it."""
+        entry = self._entries.get(key)
+        if entry is None or entry.generation != generation:
+            raise NotRegistered(peer=key)
+        return entry
+
+    def renew(self, key: PeerKey, generation: int, sequence: int, now_s: float) -> Entry:
+        """Prolongs a registration. NotRegistered, or OutOfOrder for a heartbeat that came before."""
+        entry = self.entry(key, generation)
+        if sequence <= entry.sequence:
+            raise OutOfOrder(peer=key, sequence=sequence, latest=entry.sequence)
+        entry.sequence = sequence
+        entry.deadline_s = max(entry.deadline_s, now_s + self.limits.lifetime_s)
+        self._entries.move_to_end(key)
+        return entry
+
+    def leave(self, key: PeerKey, generation: int) -> None:
+        """Forgets a peer. NotRegistered when that registration is gone already."""
+        self.entry(key, generation)
+        self.remove(key)
+
+    def remove(self, key: PeerKey) -> bool:
+        """Forgets a peer whatever its generation. False when it was not known."""
+        known = self._forget(key)
+        self.departures += known
+        return known
+
+    def expire(self, now_s: float) -> list[PeerKey]:
+        """Forgets the peers that fell silent, and names them."""
+        silent: list[PeerKey] = []
+        # Each renewal moves a peer to the end with a later deadline, so the earliest deadlines stand first.
+        while self._entries:
+            key, entry = next(iter(self._entries.items()))
+            if entry.deadline_s > now_s:
+                break
+            self.remove(key)
+            silent.append(key)
+        return silent
+
+    def contact(self, key: PeerKey, asker: Address, relay: bool) -> Contact | None:
+        """How `asker` may reach a peer; None when there is no way. `relay` says that the relay reaches it."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        address = entry.address
+        if address is not None and address.is_loopback and not asker.is_loopback:
+            address = None if entry.local else Address("", address.port)
+        if address is None:
+            return Contact(key, "", 0, relay=True) if relay else None
+        return Contact(key, address.host, address.port, relay)
+
+    def _forget(self, key: PeerKey) -> bool:
+        entry = self._entries.pop(key, None)
+        if entry is None:
+            return False
+        self._networks[entry.network] -= 1
+        if not self._networks[entry.network]:
+            del self._networks[entry.network]
+        return True
+
+
+LOOPBACK = "loopback"
+
+
+def network_of(address: Address) -> str:
+    """The network that shares a quota: loopback, a /24 of IPv4 (mapped ones too), a /56 of IPv6."""
+    if address.is_loopback:
+        return LOOPBACK
+    ip = address.ip
+    if ip is None:
+        return address.host
+    if isinstance(ip, ipaddress.IPv6Address):
+        ip = ip.ipv4_mapped or ip
+    prefix = 24 if ip.version == 4 else 56
+    plain = str(ip).partition("%")[0]
+    return str(ipaddress.ip_network(f"{plain}/{prefix}", strict=False))
