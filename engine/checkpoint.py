@@ -170,8 +170,8 @@ def _read_tensors(source: Source) -> dict[str, TensorInfo]:
     lost = [name for name in weight_map or () if name not in tensors]
     if lost:
         raise CheckpointError(
-            f"{INDEX} names {lost[0]!r} and {len(lost) - 1} others that are not in the files it gives for them; "
-            "it belongs to other files, download the model again"
+            f"{INDEX} names {lost[0]!r} and {len(lost) - 1} others that are not in the files it gives "
+            "for them; it belongs to other files, download the model again"
         )
     return tensors
 

@@ -1,0 +1,92 @@
+"""One reply, token by token, and its text; and the bare logits of given tokens."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from engine.arrays import F32
+from engine.batch import Batch, BatchEvent, Reply
+from engine.experts import Experts
+from engine.models import Model, Segment
+
+LOGITS_ROWS = 512  # rows of a forward pass
+
+
+def never() -> bool:
+    """Nobody asks to stop."""
+    return False
+
+
+def generate(
+    model: Model, experts: Experts, reply: Reply, cancelled: Callable[[], bool] = never
+) -> Iterator[BatchEvent]:
+    """Makes one reply alone; ends with Done unless `cancelled()`, asked between steps, says True."""
+    batch = Batch(model, experts)
+    batch.add(reply)
+    while len(batch):
+        if cancelled():
+            batch.remove(reply)
+            return
+        yield from batch.step()
+
+
+def logits(model: Model, experts: Experts, ids: Sequence[int]) -> F32:
+    """Logits [len(ids), vocabulary] at every position of a sequence of tokens."""
+    state = model.new_state()
+    rows = [
+        model.forward([Segment(state, ids[start : start + LOGITS_ROWS], "all")], experts)
+        for start in range(0, len(ids), LOGITS_ROWS)
+    ]
+    return np.concatenate(rows) if rows else np.zeros((0, model.vocab_size), np.float32)
+
+
+def greedy(model: Model, experts: Experts, ids: Sequence[int], count: int) -> tuple[list[int], F32]:
+    """The `count` most probable next tokens, stop tokens not heeded, and the logits they were taken from."""
+    state = model.new_state()
+    tokens: list[int] = []
+    rows: list[F32] = []
+    feed: Sequence[int] = ids
+    for _ in range(count):
+        for start in range(0, len(feed), LOGITS_ROWS):
+            out = model.forward([Segment(state, feed[start : start + LOGITS_ROWS])], experts)
+        rows.append(out[-1])
+        tokens.append(int(np.argmax(out[-1])))
+        feed = tokens[-1:]
+    return tokens, np.stack(rows) if rows else np.zeros((0, model.vocab_size), np.float32)
+
+
+class StopTexts:
+    """Passes text on until one of some texts occurs in it; holds back what may be the beginning of one."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = [stop for stop in stops if stop]
+        self._held = ""
+        self.found: str | None = None
+
+    def push(self, text: str) -> str:
+        """What can be shown now. After a stop text was found, nothing more."""
+        if self.found is not None:
+            return ""
+        self._held += text
+        places = [(place, stop) for stop in self._stops if (place := self._held.find(stop)) >= 0]
+        if places:
+            place, self.found = min(places)
+            shown, self._held = self._held[:place], ""
+            return shown
+        keep = max((_overlap(self._held, stop) for stop in self._stops), default=0)
+        shown = self._held[: len(self._held) - keep]
+        self._held = self._held[len(self._held) - keep :]
+        return shown
+
+    def end(self) -> str:
+        """What was held back although no stop text came."""
+        shown, self._held = self._held, ""
+        return shown
+
+
+def _overlap(text: str, stop: str) -> int:
+    """The length of the longest end of `text` that is a proper beginning of `stop`."""
+    for length in range(min(len(text), len(stop) - 1), 0, -1):
+        if text.endswith(stop[:length]):
+            return length
+    return 0
