@@ -23,9 +23,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
-from swarm.peers.settings import write_private
 from tui.backend import RoleName, Turn
 from tui.cleaner import clean, clean_line
+from tui.files import write_private
 from tui.options import Sampling
 
 _MARKER = re.compile(r"^<!-- swarm:(\w+)(?: (.*))? -->$")
@@ -153,7 +153,7 @@ class Shelf:
     def save(self, name: str, conversation: Conversation) -> Path:
         """Keep a conversation under a name, whole or not at all."""
         path = self.path(name)
-        write_private(path, dump(conversation).encode("utf-8"))
+        write_private(path, dump(conversation))
         return path
 
     def load(self, name: str) -> Conversation:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from swarm.peers.settings import write_private
+from tui.files import write_private
 
 _MOST_LINES = 1000
 
@@ -48,7 +48,7 @@ def load(path: Path) -> Preferences:
 def keep(path: Path, preferences: Preferences, **changes: Any) -> Preferences:
     """Change some, write all."""
     changed = replace(preferences, **changes)
-    write_private(path, (json.dumps(asdict(changed), indent=2) + "\n").encode())
+    write_private(path, json.dumps(asdict(changed), indent=2) + "\n")
     return changed
 
 
@@ -79,7 +79,7 @@ class History:
                 entries.append(entry)
         if len(entries) > 2 * _MOST_LINES:
             entries = entries[-_MOST_LINES:]
-            write_private(self._path, "".join(json.dumps(entry) + "\n" for entry in entries).encode())
+            write_private(self._path, "".join(json.dumps(entry) + "\n" for entry in entries))
         return entries
 
     @property

@@ -1,0 +1,201 @@
+"""What `/swarm`, `/model`, `/stats`, `/set` and `/help` say, as tables of plain text. Pure; both user interfaces show them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tui.cleaner import clean_line
+from tui.commands import BY_NAME, COMMANDS, DISPLAY, NETWORK, SAMPLING, Command
+from tui.options import Sampling
+from tui.tables import Column
+from tui.units import format_bytes, format_count, format_ms, format_seconds, format_share
+from tui.views import DonationView, ModelView, PeerView, ReplyStats, SwarmView
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with a title; a table of one unnamed column is a list."""
+
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[str]]
+    empty: str = ""
+    """What is said when there are no rows."""
+
+
+def peers(swarm: SwarmView) -> Table:
+    """The peers, numbered, never named."""
+    columns = (
+        Column("#", "right"), Column("role"), Column("path"), Column("rtt", "right"), Column("service", "right"),
+        Column("holds"), Column("calls", "right"), Column("down", "right"), Column("up", "right"),
+        Column("state"),
+    )  # fmt: skip
+    rows = [_peer(peer) for peer in swarm.peers]
+    return Table("Peers", columns, rows, "No peers: everything runs on this machine.")
+
+
+def _peer(peer: PeerView) -> list[str]:
+    return [
+        str(peer.number),
+        str(peer.role),
+        "relayed" if peer.relayed else "direct",
+        format_ms(peer.rtt_ms),
+        format_ms(peer.service_ms),
+        clean_line(peer.held, 40) or "–",
+        format_count(peer.calls),
+        format_bytes(peer.bytes_down),
+        format_bytes(peer.bytes_up),
+        clean_line(peer.state, 20),
+    ]
+
+
+def coverage(swarm: SwarmView) -> str:
+    """How well the experts are covered, in a sentence."""
+    cells = [count for layer in swarm.experts for count in layer]
+    if not cells:
+        return ""
+    missing = sum(count == 0 for count in cells)
+    mean = sum(cells) / len(cells)
+    whole = "complete" if not missing else f"{format_count(missing)} experts held by nobody"
+    return f"{format_count(len(cells))} experts in {len(swarm.experts)} layers · {mean:.1f} replicas each · {whole}"
+
+
+def bans(swarm: SwarmView) -> Table:
+    """Who is left out, and why."""
+    rows = [[str(ban.peer), clean_line(ban.reason, 200)] for ban in swarm.bans]
+    return Table("Left out", (Column("#", "right"), Column("reason")), rows, "Nobody is banned.")
+
+
+def donation(view: DonationView) -> str:
+    """What this machine lends, in a sentence."""
+    if not view.kind:
+        return "This machine lends nothing. /donate disk 20GB or /donate compute 8GB changes that."
+    lent = []
+    if view.disk_bytes:
+        lent.append(f"{format_bytes(view.disk_bytes)} of disk")
+    if view.ram_bytes:
+        lent.append(f"{format_bytes(view.ram_bytes)} of memory")
+    served = f"{format_count(view.served_calls)} calls, {format_bytes(view.served_bytes)} served"
+    parts = [f"Lending {' and '.join(lent) or view.kind}", view.state, served, clean_line(view.detail, 100)]
+    return " · ".join(part for part in parts if part)
+
+
+def models(listed: Sequence[ModelView]) -> Table:
+    """All models of the swarm."""
+    columns = (
+        Column(""), Column("model"), Column("family"), Column("format"), Column("size", "right"),
+        Column("coverage"), Column("to fetch", "right"),
+    )  # fmt: skip
+    return Table("Models", columns, [_model(model) for model in listed], "This swarm serves no model.")
+
+
+def _model(model: ModelView) -> list[str]:
+    whole = "complete" if not model.missing else "missing " + ", ".join(model.missing[:3])
+    if len(model.missing) > 3:
+        whole += f" and {len(model.missing) - 3} more"
+    if not model.supported:
+        whole = "this version cannot run it"
+    fetch = max(0, model.needed_bytes - model.fetched_bytes)
+    return [
+        "●" if model.open else "",
+        clean_line(model.name, 60),
+        clean_line(model.family, 20),
+        clean_line(model.format, 20),
+        format_bytes(model.size_bytes),
+        clean_line(whole, 80),
+        format_bytes(fetch) if fetch else "nothing",
+    ]
+
+
+def stats(reply: ReplyStats) -> Table:
+    """A reply in numbers."""
+    rows = [
+        [
+            "prompt",
+            f"{format_count(reply.prompt_tokens)} tokens, {format_count(reply.cached_tokens)} of them kept",
+        ],
+        ["prefill", _pace(reply.prompt_tokens - reply.cached_tokens, reply.prefill_s)],
+        ["reply", _pace(reply.reply_tokens, reply.decode_s)],
+        ["context", f"{format_count(reply.context_tokens)} tokens"],
+    ]
+    calls = reply.remote_calls + reply.local_calls
+    if calls:
+        rows += [
+            ["experts", f"{format_count(calls)} calls, {format_share(reply.remote_share)} by others"],
+            ["waited", f"{format_seconds(reply.waited_s)} for the slowest donor"],
+            ["hedges", f"{format_count(reply.hedges)}, {format_count(reply.hedges_won)} of them won"],
+            ["failovers", format_count(reply.failovers)],
+            ["audits", format_count(reply.audits)],
+            ["bytes", _bytes(reply)],
+        ]
+    rows = rows if reply.prompt_tokens or reply.reply_tokens else []
+    return Table("Last reply", (Column(""), Column("")), rows, "Nothing was answered yet.")
+
+
+def _pace(tokens: int, seconds: float) -> str:
+    speed = f", {tokens / seconds:.1f} a second" if seconds > 0 else ""
+    return f"{format_count(tokens)} tokens in {format_seconds(seconds)}{speed}"
+
+
+def _bytes(reply: ReplyStats) -> str:
+    text = f"{format_bytes(reply.bytes_down)} down, {format_bytes(reply.bytes_up)} up"
+    tokens = reply.reply_tokens + reply.prompt_tokens - reply.cached_tokens
+    if tokens <= 0:
+        return text
+    return f"{text}; {format_bytes(reply.bytes_down / tokens)} and {format_bytes(reply.bytes_up / tokens)} a token"
+
+
+def settings(sampling: Sampling, others: dict[str, str]) -> Table:
+    """Every setting, its value, what it means."""
+    chosen = sampling.chosen()
+    rows = []
+    for name, meaning in {**SAMPLING, **NETWORK, **DISPLAY}.items():
+        value = chosen.get(name.replace("-", "_")) if name in SAMPLING else others.get(name, "")
+        rows.append([name, "default" if value is None else str(value), meaning])
+    return Table("Settings", (Column("setting"), Column("value"), Column("")), rows)
+
+
+KEYS: Sequence[tuple[str, str]] = (
+    ("Enter", "send"),
+    ("Ctrl-J, Alt-Enter, Shift-Enter", "new line"),
+    ("Esc, Ctrl-C", "stop the reply and keep it"),
+    ("Up, Down", "earlier and later messages, from the first and last line"),
+    ("Tab", "complete a command"),
+    ("PageUp, PageDown, wheel", "scroll"),
+    ("Ctrl-R", "answer the last question again"),
+    ("Ctrl-E", "take the last question back and edit it"),
+    ("Ctrl-T", "show or fold reasoning"),
+    ("Ctrl-F", "search; Enter and Shift-Enter go through the places"),
+    ("Ctrl-Y", "copy the last reply; mouse selection: Ctrl-C copies"),
+    ("Ctrl-O", "conversations"),
+    ("Ctrl-N", "new conversation"),
+    ("Ctrl-P", "command palette"),
+    ("Ctrl-Z", "to the shell and back with fg; Ctrl-_ undoes"),
+    ("Ctrl-Q", "leave"),
+)
+
+
+def help_tables(topic: str = "") -> list[Table]:
+    """Commands and keys; or one command."""
+    if topic:
+        return [_commands("", [BY_NAME[topic]])]
+    keys = Table("Keys", (Column(""), Column("")), [list(key) for key in KEYS])
+    return [_commands("Commands", COMMANDS), keys]
+
+
+def _commands(title: str, listed: Sequence[Command]) -> Table:
+    rows = [[f"/{command.name} {command.usage}".strip(), command.summary] for command in listed]
+    return Table(title, (Column(""), Column("")), rows)
+
+
+def footer(reply: ReplyStats, reason: str) -> str:
+    """The quiet line under a reply."""
+    parts = [] if reason == "end" else [reason]
+    if reply.reply_tokens:
+        parts.append(f"{format_count(reply.reply_tokens)} tokens")
+    if reply.tokens_per_s:
+        parts.append(f"{reply.tokens_per_s:.1f} tok/s")
+    if reply.remote_calls:
+        parts.append(f"{format_share(reply.remote_share)} by others")
+    return " · ".join(parts)
