@@ -43,7 +43,7 @@ def command(
 ) -> None:
     """Chat with a model of a swarm, or with a local one.
 
-    INVITE is what `swarm serve` printed; it says where the swarm is and whose signature counts. Without it and
+    INVITE is what `swarm serve` printed: where the swarm is and whose signature counts. Without it and
     without --tracker the swarm used last is taken.
 
     Off a terminal each line of standard input is a question, and the answer is plain text on standard output.

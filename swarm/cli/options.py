@@ -12,7 +12,7 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 
 
-class Size(click.ParamType):
+class Size(click.ParamType[int]):
     """A number of bytes as people write it: 500MB, 8GB, 1.5GiB, 4096."""
 
     name = "size"

@@ -9,7 +9,7 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass
 from pathlib import Path, PurePosixPath
@@ -18,7 +18,7 @@ import cbor2
 
 from swarm.errors import SwarmError
 from swarm.trust.files import write_atomically
-from swarm.trust.manifest import CHUNK_BYTES, FileEntry
+from swarm.trust.manifest import CHUNK_BYTES, Digests, FileEntry
 
 # Left behind by editors, downloaders and version control; not part of a model.
 _TRANSIENT = (".tmp", ".part", ".partial", ".incomplete", ".lock", ".crdownload", ".swp", "~")
@@ -148,34 +148,38 @@ def hash_files(
     try:
         pieces = {
             path: [
-                pool.submit(_hash_span, directory / path, start, min(_SPAN_BYTES, files[path].size - start))
-                for start in range(0, files[path].size, _SPAN_BYTES)
+                (length, pool.submit(_hash_span, directory / path, start, length))
+                for start, length in _spans(files[path].size)
             ]
             for path in missing
         }
         for path in missing:
-            digests: list[bytes] = []
-            for piece in pieces.pop(path):
+            digests = bytearray()
+            for length, piece in pieces.pop(path):
                 digests += piece.result()
-                done = min(done + _SPAN_BYTES, total)
+                done += length
                 progress(HashProgress(done, total, reused, path))
             if FileState.of((directory / path).stat()) != files[path]:
                 raise ChangedWhileHashing(path=directory / path)
-            hashes[path] = tuple(digests)
+            hashes[path] = known = Digests(bytes(digests))
             if files[path].ctime_ns < started_ns - _SETTLED_NS:
-                _keep(kept, directory / path, files[path], digests)
+                _keep(kept, directory / path, files[path], known)
     finally:
         pool.shutdown(cancel_futures=True)
-    progress(HashProgress(total, total, reused, ""))
     return tuple(
-        HashedFile(FileEntry(path, files[path].size, known or ()), files[path])
-        for path, known in hashes.items()
+        HashedFile(FileEntry(path, files[path].size, found or Digests(b"")), files[path])
+        for path, found in hashes.items()
     )
 
 
-def _hash_span(path: Path, start: int, length: int) -> list[bytes]:
+def _spans(size: int) -> Iterator[tuple[int, int]]:
+    for start in range(0, size, _SPAN_BYTES):
+        yield start, min(_SPAN_BYTES, size - start)
+
+
+def _hash_span(path: Path, start: int, length: int) -> bytes:
     """The hashes of the chunks in a piece of a file that begins at a chunk's first byte."""
-    digests = []
+    digests = bytearray()
     with path.open("rb", buffering=0) as file:
         file.seek(start)
         for offset in range(0, length, CHUNK_BYTES):
@@ -187,15 +191,15 @@ def _hash_span(path: Path, start: int, length: int) -> list[bytes]:
                     raise ChangedWhileHashing(path=path)
                 digest.update(data)
                 wanted -= len(data)
-            digests.append(digest.digest())
-    return digests
+            digests += digest.digest()
+    return bytes(digests)
 
 
 def _place(kept: Path, file: Path) -> Path:
     return kept / hashlib.sha256(os.fsencode(file.absolute())).hexdigest()
 
 
-def _recall(kept: Path, file: Path, state: FileState) -> tuple[bytes, ...] | None:
+def _recall(kept: Path, file: Path, state: FileState) -> Digests | None:
     """The hashes kept for a file in exactly this state; None: there are none, or damaged ones."""
     try:
         content = _place(kept, file).read_bytes()
@@ -207,12 +211,11 @@ def _recall(kept: Path, file: Path, state: FileState) -> tuple[bytes, ...] | Non
     stored = cbor2.loads(record)
     if stored["state"] != list(astuple(state)):
         return None
-    digests: bytes = stored["chunks"]
-    return tuple(digests[start : start + 32] for start in range(0, len(digests), 32))
+    return Digests(stored["chunks"])
 
 
-def _keep(kept: Path, file: Path, state: FileState, digests: Sequence[bytes]) -> None:
+def _keep(kept: Path, file: Path, state: FileState, digests: Digests) -> None:
     record = cbor2.dumps(
-        {"path": str(file.absolute()), "state": list(astuple(state)), "chunks": b"".join(digests)}
+        {"path": str(file.absolute()), "state": list(astuple(state)), "chunks": digests.joined}
     )
     write_atomically(_place(kept, file), hashlib.sha256(record).digest() + record)

@@ -1,8 +1,8 @@
 """Asking for a model's bytes: one chunk of 1 MiB a request, named by the manifest and the chunk's number.
 
-Chunks are numbered through all files of the manifest in order (`swarm.wire.holdings`). A request stays small and
-its reply is of a known size, so that a server can set its memory aside before it reads; throughput comes from
-asking for several at once.
+Chunks are numbered through all files of the manifest in order (`swarm.wire.holdings`). A request stays small
+and its reply is of a known size, so that a server can set its memory aside before it reads; throughput comes
+from asking for several at once.
 """
 
 from dataclasses import dataclass

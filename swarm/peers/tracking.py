@@ -1,0 +1,141 @@
+"""A tracker as its clients see it: the models it knows, their manifests, and who serves their chunks.
+
+Nothing a tracker says is believed: whoever asked checks the manifest, and each chunk when it comes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import trio
+
+from swarm.errors import SwarmError
+from swarm.peers.links import Links
+from swarm.wire.address import Address
+from swarm.wire.holdings import IndexSet
+from swarm.wire.keys import PeerKey
+from swarm.wire.messages import Message
+from swarm.wire.messages.tracker import (
+    PIECE_BYTES,
+    ChunkHolders,
+    Contact,
+    FindChunks,
+    GetManifest,
+    ListModels,
+    ManifestPiece,
+    Models,
+    ModelSummary,
+    split_parts,
+)
+from swarm.wire.rpc import Buffer, Reply
+
+ANSWER_S = 20.0
+MAX_MANIFEST_BYTES = 256 << 20
+MAX_MODELS = 10_000
+M = TypeVar("M", bound=Message)
+
+
+class OddAnswer(SwarmError):
+    """The tracker {address} answered {got} where {wanted} belongs; it may run another version of Swarm."""
+
+
+class TrackerSilent(SwarmError):
+    """The tracker {address} did not answer within {seconds} s; is it overloaded, or gone?"""
+
+
+class OddManifest(SwarmError):
+    """The tracker {address} sent a manifest of another length than it announced; it was not used."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestBytes:
+    """A signed manifest as it came, with the number of experts in each layer as the operator signed it."""
+
+    content: bytes
+    experts_in_layer: tuple[int, ...]
+    layout_signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A peer that serves some chunks."""
+
+    contact: Contact
+    chunks: IndexSet
+
+
+class TrackerClient:
+    """Asks one tracker; connects when needed and again when the connection was lost."""
+
+    def __init__(self, links: Links, address: Address, key: bytes | None) -> None:
+        self._links = links
+        self.address = address
+        self.key = key
+
+    async def connect(self) -> PeerKey:
+        """Connects now, whatever failed before; gives the tracker's key, which is pinned from here on."""
+        peer = await self._links.peer(self.address, self.key, patient=True)
+        self.key = peer.key
+        return peer.key
+
+    async def models(self) -> tuple[ModelSummary, ...]:
+        """All models, by name."""
+        found: list[ModelSummary] = []
+        while True:
+            after = found[-1].name if found else ""
+            answer = (await self._ask(ListModels(after), Models)).message
+            assert isinstance(answer, Models)
+            found += answer.models
+            if not answer.more or not answer.models or len(found) > MAX_MODELS:
+                return tuple(found)
+
+    async def manifest(self, root: bytes) -> ManifestBytes:
+        """The signed manifest with a root, unchecked."""
+        content = bytearray()
+        while True:
+            reply = await self._ask(GetManifest(root, len(content)), ManifestPiece)
+            piece = reply.message
+            assert isinstance(piece, ManifestPiece)
+            content += reply.payload
+            if not 0 < piece.total_bytes <= MAX_MANIFEST_BYTES or len(content) > piece.total_bytes:
+                raise OddManifest(address=self.address)
+            if len(content) == piece.total_bytes:
+                return ManifestBytes(bytes(content), piece.experts_in_layer, piece.layout_signature)
+            if len(reply.payload) != PIECE_BYTES and not reply.payload:
+                raise OddManifest(address=self.address)
+
+    async def holders(self, root: bytes, wanted: IndexSet | None, chunk_count: int) -> tuple[Holder, ...]:
+        """Who serves the wanted chunks of a model (None: all of them)."""
+        payload = b"" if wanted is None else wanted.encode()
+        reply = await self._ask(FindChunks(root), ChunkHolders, payload)
+        answer = reply.message
+        assert isinstance(answer, ChunkHolders)
+        parts = split_parts(
+            bytes(reply.payload), [holder.set_bytes for holder in answer.holders], ChunkHolders.kind
+        )
+        return tuple(
+            Holder(holder.contact, IndexSet.decode(part, chunk_count))
+            for holder, part in zip(answer.holders, parts, strict=True)
+        )
+
+    async def _ask(self, message: Message, wanted: type[Message], payload: Buffer = b"") -> Reply:
+        peer = await self._links.peer(self.address, self.key, patient=True)
+        with trio.move_on_after(ANSWER_S) as scope:
+            reply = await peer.request(message, payload)
+        if scope.cancelled_caught:
+            raise TrackerSilent(address=self.address, seconds=f"{ANSWER_S:.0f}")
+        if not isinstance(reply.message, wanted):
+            raise OddAnswer(address=self.address, got=reply.message.kind, wanted=wanted.kind)
+        return reply
+
+
+def contact_address(contact: Contact, tracker: Address) -> Address | None:
+    """Where to reach a peer directly, or None: an empty host means the tracker's host as we know it."""
+    if not contact.port:
+        return None
+    return Address(contact.host or tracker.host, contact.port)
+
+
+def sorted_contacts(holders: Sequence[Holder]) -> list[Holder]:
+    """Holders in an order that does not depend on the tracker's: the largest holdings first, then by key."""
+    return sorted(holders, key=lambda holder: (-len(holder.chunks), holder.contact.key))
