@@ -159,17 +159,23 @@ def hash_files(
                 digests += piece.result()
                 done += length
                 progress(HashProgress(done, total, reused, path))
-            if FileState.of((directory / path).stat()) != files[path]:
-                raise ChangedWhileHashing(path=directory / path)
+            _require_unchanged(directory / path, files[path])
             hashes[path] = known = Digests(bytes(digests))
             if files[path].ctime_ns < started_ns - _SETTLED_NS:
                 _keep(kept, directory / path, files[path], known)
     finally:
         pool.shutdown(cancel_futures=True)
+    for path, state in files.items():
+        _require_unchanged(directory / path, state)
     return tuple(
         HashedFile(FileEntry(path, files[path].size, found or Digests(b"")), files[path])
         for path, found in hashes.items()
     )
+
+
+def _require_unchanged(path: Path, state: FileState) -> None:
+    if FileState.of(path.stat()) != state:
+        raise ChangedWhileHashing(path=path)
 
 
 def _spans(size: int) -> Iterator[tuple[int, int]]:
