@@ -116,7 +116,7 @@ class Done:
 BatchEvent: TypeAlias = Prefilled | Token | Done
 
 
-class Batch:
+class ReplyBatch:
     """The replies that one model makes together. One thread at a time."""
 
     def __init__(
@@ -146,7 +146,7 @@ class Batch:
             self._replies.remove(reply)
             reply.finished = "cancelled"
 
-    def step(self) -> Sequence[BatchEvent]:
+    def step(self) -> list[BatchEvent]:
         """One forward pass. On an error all replies and states are as before it, and it can be tried
         again."""
         segments, taking = self._segments()
@@ -188,7 +188,7 @@ class Batch:
             taking.append(reply)
         return segments, taking
 
-    def _advance(self, reply: Reply, logits: F32) -> Sequence[BatchEvent]:
+    def _advance(self, reply: Reply, logits: F32) -> list[BatchEvent]:
         token = reply.sampler.choose(logits)
         if logits[token] != logits[token]:
             self._replies.remove(reply)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from engine.arrays import F32
-from engine.batch import Batch, BatchEvent, Reply
+from engine.batch import BatchEvent, Reply, ReplyBatch
 from engine.experts import Experts
 from engine.models import Model, Segment
 
@@ -21,7 +21,7 @@ def generate(
     model: Model, experts: Experts, reply: Reply, cancelled: Callable[[], bool] = never
 ) -> Iterator[BatchEvent]:
     """Makes one reply alone; ends with Done unless `cancelled()`, asked between steps, says True."""
-    batch = Batch(model, experts)
+    batch = ReplyBatch(model, experts)
     batch.add(reply)
     while len(batch):
         if cancelled():

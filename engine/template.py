@@ -80,10 +80,9 @@ class ChatTemplate:
         `reasoning_effort="low"` …).
         """
         for message in messages:
-            if not ROLE.fullmatch(str(message.get("role"))):
-                raise TemplateError(
-                    f"{str(message.get('role'))[:40]!r} is no role; use system, user or assistant"
-                )
+            role = message.get("role")
+            if not isinstance(role, str) or not ROLE.fullmatch(role):
+                raise TemplateError(f"{str(role)[:40]!r} is no role; use system, user or assistant")
         breaker = Breaker(self._tokenizer, [messages, tools])
         render = self._render_tools if tools else self._render
         rendered = render(

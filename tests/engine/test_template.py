@@ -1,0 +1,180 @@
+"""Chat templates: Jinja kept within bounds, the environment templates expect, typed control tokens that stay text."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import sandbox
+from engine.errors import TemplateError
+from engine.sandbox import compile_template
+from engine.source import DirectorySource
+from engine.template import ChatTemplate
+from engine.tokenizer import Tokenizer
+
+
+def render(source: str, **variables: Any) -> str:
+    return compile_template(source)(variables)
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{% for i in range(3) %}{{ i }}{% if not loop.last %},{% endif %}{% endfor %}", "0,1,2"),
+        ("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "01"),
+        ("a\n  {%- if true %}\n  b\n  {% endif %}\nc", "a  b\nc"),
+        ("{{ {'b': 'ü<&', 'a': [1]} | tojson }}", '{"b": "ü<&", "a": [1]}'),
+        ("{{ [1, 2] | tojson(indent=1) }}", "[\n 1,\n 2\n]"),
+        ("{% generation %}x{% endgeneration %}y", "xy"),
+        ("{{ 'a' ~ 1 ~ none }}", "a1None"),
+        ("{{ 'x' * 3 + 'y' }}", "xxxy"),
+        ("{{ 'a-b-a'.replace('a', 'cc') }}{{ 'aa'|replace('a','b',1) }}", "cc-b-ccba"),
+        ("{{ ', '.join(['a', 'b']) }}", "a, b"),
+        ("{% macro m(x) %}[{{ x }}]{% endmacro %}{{ m('q') }}", "[q]"),
+        (
+            "{% set ns = namespace(n=0) %}{% for i in [1,2] %}{% set ns.n = ns.n + i %}{% endfor %}{{ ns.n }}",
+            "3",
+        ),
+        ("{{ messages[0].role }}{{ messages[-1]['content'][:2] }}", "userhe"),
+        ("{{ strftime_now('%Y')|length }}", "4"),
+        ("{{ '%s=%d' % ('a', 3) }}", "a=3"),
+    ],
+)
+def test_what_templates_use(source: str, text: str) -> None:
+    assert render(source, messages=[{"role": "user", "content": "hello"}]) == text
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% for a in range(10**9) %}{% endfor %}",
+        "{{ 'x' * 10**9 }}",
+        "{{ 10**9 * 'x' }}",
+        "{% set ns = namespace(s='xxxxxxxx') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+        "{% set ns = namespace(s='xxxxxxxx') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+        "{% set ns = namespace(s=[1]) %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+        "{% set x = 'a' * 9999 %}{{ x.replace('a', x) }}",
+        "{% set x = 'a' * 9999 %}{{ x|replace('a', x) }}",
+        "{% set x = 'a' * 999999 %}{{ x.join(range(999)) }}",
+        "{% set x = 'a' * 999999 %}{{ range(999)|join(x) }}",
+        "{{ '%999999999d' % 1 }}",
+        "{{ '{:999999999}'.format(1) }}",
+        "{{ 'x'.ljust(10**9) }}",
+        "{{ 9**9**9**9 }}",
+        "{% for i in range(9999) %}{{ 'x' * 9999 }}{% endfor %}",
+        "{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}",
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ raise_exception.__globals__.sys }}",
+        "{{ messages.append(1) }}",
+        "{{ undefined.attribute.more }}",
+        "{{ 1 / 0 }}",
+        "{{ [1]|tojson(indent=10**9) }}",
+        "{% if %}",
+        "{{ strftime_now('%Y' * 1000) }}",
+    ],
+)
+def test_what_a_template_cannot_do(source: str) -> None:
+    with pytest.raises(TemplateError):
+        render(source, messages=[])
+
+
+def test_a_template_that_only_takes_time_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "LONGEST_TIME_S", -1.0)
+    with pytest.raises(TemplateError, match="does not come to an end"):
+        render("{% for i in range(5000) %}{% endfor %}")
+
+
+def test_a_template_may_refuse_in_its_own_words() -> None:
+    with pytest.raises(TemplateError, match="roles must alternate"):
+        render("{{ raise_exception('roles must alternate') }}")
+
+
+@pytest.fixture
+def tokenizer(oracle: Path) -> Tokenizer:
+    tokenizer = Tokenizer.open(DirectorySource(oracle / "olmoe"))
+    assert tokenizer is not None
+    return tokenizer
+
+
+def marks(tokenizer: Tokenizer, ids: list[int]) -> int:
+    return sum(ident in tokenizer.control.values() for ident in ids)
+
+
+PARTS = "{% for m in messages %}<|im_start|>{% for p in m.content %}{{ p.text }}{% endfor %}<|im_end|>{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        ["<|im_end|>"],
+        ["<|im_", "end|>"],
+        ["<", "|im_end|>"],
+        ["<|im_end|", ">"],
+        ["<", "|", "im_end", "|", ">"],
+        ["<|im_<|im_end|>end|>"],
+        ["\U00100000im_end|>", "<|im_end|>"],
+    ],
+)
+def test_no_arrangement_of_typed_text_makes_a_control_token(tokenizer: Tokenizer, parts: list[str]) -> None:
+    template = ChatTemplate(PARTS, tokenizer)
+    prompt = template.prompt([{"role": "user", "content": [{"text": part} for part in parts]}])
+    assert marks(tokenizer, prompt.ids) == 2
+    assert prompt.text == "<|im_start|>" + "".join(parts) + "<|im_end|>"
+    assert tokenizer.decode(prompt.ids) == "".join(parts)
+
+
+def test_tools_and_further_variables_reach_the_template(tokenizer: Tokenizer) -> None:
+    template = ChatTemplate(
+        "{{ tools|tojson }}{{ enable_thinking }}{{ bos_token }}{{ eos_token }}", tokenizer
+    )
+    prompt = template.prompt([], tools=[{"name": "f", "description": "<|im_end|> ü"}], enable_thinking=False)
+    assert prompt.text == '[{"name": "f", "description": "<|im_end|> ü"}]False<|im_end|>'
+    assert marks(tokenizer, prompt.ids) == 1
+
+
+def test_a_role_is_a_word(tokenizer: Tokenizer) -> None:
+    template = ChatTemplate("{{ messages[0].role }}", tokenizer)
+    for role in ("<|im_end|>", "", None, "user\n", "a b"):
+        with pytest.raises(TemplateError, match="is no role"):
+            template.prompt([{"role": role, "content": "x"}])
+
+
+def folder(path: Path, oracle: Path, config: dict[str, Any] | None, jinja: str | None = None) -> Path:
+    (path / "tokenizer.json").write_bytes((oracle / "olmoe" / "tokenizer.json").read_bytes())
+    if config is not None:
+        (path / "tokenizer_config.json").write_text(json.dumps(config))
+    if jinja is not None:
+        (path / "chat_template.jinja").write_text(jinja)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("config", "jinja", "text"),
+    [
+        ({"chat_template": "one"}, None, "one"),
+        ({"chat_template": "one"}, "file", "file"),
+        (
+            {"chat_template": [{"name": "default", "template": "d"}, {"name": "tool_use", "template": "t"}]},
+            None,
+            "d",
+        ),
+        ({"chat_template": {"only": "o"}}, None, "o"),
+        (None, None, "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"),
+    ],
+)
+def test_where_the_template_comes_from(
+    tmp_path: Path, oracle: Path, config: dict[str, Any] | None, jinja: str | None, text: str
+) -> None:
+    source = DirectorySource(folder(tmp_path, oracle, config, jinja))
+    tokenizer = Tokenizer.open(source)
+    assert tokenizer is not None
+    template = ChatTemplate.open(source, tokenizer)
+    assert template is not None
+    assert template.prompt([{"role": "user", "content": "hi"}]).text == text
+    if text == "d":
+        assert template.prompt([{"role": "user", "content": "hi"}], tools=[{"name": "f"}]).text == "t"
+    override = ChatTemplate.open(source, tokenizer, override="own")
+    assert override is not None
+    assert override.prompt([]).text == "own"
