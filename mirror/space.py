@@ -1,0 +1,233 @@
+"""The room a chunk store takes: which files it consists of, how many bytes they are, and who must go when it
+is full.
+
+All that several processes must agree on is here, under one lock:
+
+    ROOT/chunks/ab/abcd…    the chunks
+    ROOT/incoming/P/N       what process P is writing; P.lock beside it is locked while P lives
+    ROOT/pins/NAME          addresses that may not be evicted
+    ROOT/usage              the bytes accounted for, as 20 digits
+    ROOT/lock               guards the accounting
+    ROOT/users              share-locked by every process that has the store open
+
+Bytes are accounted for before they are written and until they are removed, so that the limit holds at every
+moment. The first process to open the store alone has it counted afresh: a crash cannot leave the accounting
+wrong.
+"""
+
+import os
+import secrets
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from mirror.errors import StoreFull
+from mirror.files import Files
+from mirror.pins import Pins
+
+ADDRESS_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A chunk found in the store, not checked. `bytes` is what its file takes, `used_ns` when it was last
+    used."""
+
+    address: bytes
+    used_ns: int
+    bytes: int
+
+
+class Space:
+    """The files of one store, for one process. Safe to use from several threads; OSError as the disk gives
+    it."""
+
+    def __init__(self, root: str, files: Files, limit_bytes: int | None) -> None:
+        self.limit_bytes = limit_bytes
+        self._root = root
+        self._files = files
+        self._mutex = threading.Lock()
+        self._oldest: list[Kept] = []
+        self._serial = 0
+        self._folders: set[str] = set()
+        for folder in ("chunks", "incoming", "pins"):
+            files.make_directory(f"{root}/{folder}")
+        self.pins = Pins(f"{root}/pins", files)
+        self._incoming = f"{root}/incoming/{os.getpid()}-{secrets.token_hex(4)}"
+        with self._exclusive():
+            try:
+                self._user = files.lock(f"{root}/users", exclusive=True, wait=False)
+            except BlockingIOError:
+                self._user = files.lock(f"{root}/users", exclusive=False, wait=True)
+            else:
+                self._remove(f"{root}/usage")
+                files.share(self._user)
+            self._clear_incoming()
+            self._alive = files.lock(f"{self._incoming}.lock", exclusive=True, wait=False)
+            files.make_directory(self._incoming)
+
+    def path(self, address: bytes) -> str:
+        """Where a chunk lies, if it is here."""
+        name = address.hex()
+        return f"{self._root}/chunks/{name[:2]}/{name}"
+
+    def kept(self) -> Iterator[Kept]:
+        """Every chunk in the store, not checked."""
+        for folder in self._files.list(f"{self._root}/chunks"):
+            if not folder.directory:
+                continue
+            for entry in self._files.list(f"{self._root}/chunks/{folder.name}"):
+                with suppress(ValueError):
+                    address = bytes.fromhex(entry.name)
+                    if len(address) == ADDRESS_BYTES and not entry.directory:
+                        yield Kept(address, entry.stamp.modified_ns, entry.stamp.size)
+
+    def used_bytes(self) -> int:
+        """Bytes of all chunks on disk, tags and what is being written included."""
+        with self._exclusive():
+            return self._account(0)
+
+    def reserve(self, size: int) -> str:
+        """Accounts for `size` more bytes, evicting what was unused for longest when the limit asks for it.
+
+        The path to write them to. StoreFull when nothing may be evicted.
+        """
+        with self._exclusive():
+            if self.limit_bytes is not None:
+                excess = self._account(0) + size - self.limit_bytes
+                if excess > 0:
+                    self._make_room(excess)
+            self._account(size)
+            self._serial += 1
+            return f"{self._incoming}/{self._serial}"
+
+    def release(self, temporary: str, size: int) -> None:
+        """Takes a reservation back and removes what was written."""
+        with suppress(OSError):  # what cannot be removed now is when the store is next opened or closed
+            self._remove(temporary)
+        with self._exclusive():
+            self._account(-size)
+
+    def install(self, temporary: str, address: bytes) -> bool:
+        """Gives a complete file its name; False when another process had already stored the same chunk."""
+        path = self.path(address)
+        folder = path[: -2 * ADDRESS_BYTES - 1]
+        if folder not in self._folders:
+            self._files.make_directory(folder)
+            self._folders.add(folder)
+        with self._exclusive():
+            try:
+                self._files.close(self._files.open(path))
+            except FileNotFoundError:
+                self._files.rename(temporary, path)
+                return True
+            return False
+
+    def evict(self, address: bytes) -> int:
+        """Removes a chunk, whatever its state; the bytes that freed."""
+        with self._exclusive():
+            return self._evict(address)
+
+    def clear_incoming(self) -> None:
+        """Removes what processes that are gone were writing."""
+        with self._exclusive():
+            self._clear_incoming()
+
+    def close(self) -> None:
+        """Removes what this process left unfinished and stops being a user of the store. Idempotent."""
+        if self._alive >= 0:
+            with self._exclusive():
+                self._clear(self._incoming)
+            self._files.unlock(self._alive)
+            self._files.unlock(self._user)
+            self._alive = -1
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """Every method below is called within this."""
+        with self._mutex:
+            descriptor = self._files.lock(f"{self._root}/lock", exclusive=True, wait=True)
+            try:
+                yield
+            finally:
+                self._files.unlock(descriptor)
+
+    def _account(self, change: int) -> int:
+        """Adds to the bytes accounted for and returns them; counts the store when nobody has yet."""
+        path = f"{self._root}/usage"
+        try:
+            descriptor = self._files.open(path, write=True)
+        except FileNotFoundError:
+            used = sum(kept.bytes for kept in self.kept())
+            descriptor = self._files.create(path)
+            known = b""
+        else:
+            known = self._files.read(descriptor, 20, 0)
+            right = len(known) == 20 and known.isdigit()
+            used = int(known) if right else sum(kept.bytes for kept in self.kept())
+        try:
+            used = max(used + change, 0)
+            text = b"%020d" % used
+            if text != known:
+                self._files.write(descriptor, [text])
+            return used
+        finally:
+            self._files.close(descriptor)
+
+    def _make_room(self, excess: int) -> None:
+        pinned = self.pins.all()
+        for attempt in range(2):
+            if attempt:
+                self._oldest = sorted(self.kept(), key=lambda kept: -kept.used_ns)
+            while self._oldest and excess > 0:
+                kept = self._oldest.pop()
+                if kept.address not in pinned:
+                    excess -= self._evict(kept.address, unless_used_since_ns=kept.used_ns)
+            if excess <= 0:
+                return
+        raise StoreFull(root=self._root, limit=self.limit_bytes)
+
+    def _evict(self, address: bytes, unless_used_since_ns: int | None = None) -> int:
+        path = self.path(address)
+        try:
+            descriptor = self._files.open(path)
+        except FileNotFoundError:
+            return 0
+        try:
+            stamp = self._files.stamp(descriptor)
+        finally:
+            self._files.close(descriptor)
+        if unless_used_since_ns is not None and stamp.modified_ns > unless_used_since_ns:
+            return 0
+        self._remove(path)
+        self._account(-stamp.size)
+        return stamp.size
+
+    def _remove(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self._files.unlink(path)
+
+    def _clear_incoming(self) -> None:
+        folder = f"{self._root}/incoming"
+        entries = self._files.list(folder)
+        locks = {entry.name for entry in entries if not entry.directory}
+        for entry in entries:
+            path = f"{folder}/{entry.name}"
+            if entry.directory and f"{entry.name}.lock" not in locks:
+                self._clear(path)
+            elif not entry.directory and path != f"{self._incoming}.lock":
+                with suppress(BlockingIOError):  # its process lives
+                    descriptor = self._files.lock(path, exclusive=True, wait=False)
+                    try:
+                        self._clear(path.removesuffix(".lock"))
+                    finally:
+                        self._files.unlock(descriptor)
+
+    def _clear(self, incoming: str) -> None:
+        """Removes one process's folder, then the lock that says that it is there."""
+        with suppress(FileNotFoundError):
+            for entry in self._files.list(incoming):
+                self._remove(f"{incoming}/{entry.name}")
+            self._files.remove_directory(incoming)
+        self._remove(f"{incoming}.lock")
