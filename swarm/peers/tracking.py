@@ -5,7 +5,7 @@ Nothing a tracker says is believed: whoever asked checks the manifest, and each 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import trio
 
@@ -16,7 +16,6 @@ from swarm.wire.holdings import IndexSet
 from swarm.wire.keys import PeerKey
 from swarm.wire.messages import Message
 from swarm.wire.messages.tracker import (
-    PIECE_BYTES,
     ChunkHolders,
     Contact,
     FindChunks,
@@ -27,7 +26,7 @@ from swarm.wire.messages.tracker import (
     ModelSummary,
     split_parts,
 )
-from swarm.wire.rpc import Buffer, Reply
+from swarm.wire.rpc import Buffer
 
 ANSWER_S = 20.0
 MAX_MANIFEST_BYTES = 256 << 20
@@ -45,6 +44,14 @@ class TrackerSilent(SwarmError):
 
 class OddManifest(SwarmError):
     """The tracker {address} sent a manifest of another length than it announced; it was not used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[M]):
+    """What the tracker said, and the bytes that followed."""
+
+    message: M
+    payload: Buffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +90,7 @@ class TrackerClient:
         found: list[ModelSummary] = []
         while True:
             after = found[-1].name if found else ""
-            answer = (await self._ask(ListModels(after), Models)).message
-            assert isinstance(answer, Models)
+            answer = (await self.ask(ListModels(after), Models)).message
             found += answer.models
             if not answer.more or not answer.models or len(found) > MAX_MODELS:
                 return tuple(found)
@@ -93,23 +99,21 @@ class TrackerClient:
         """The signed manifest with a root, unchecked."""
         content = bytearray()
         while True:
-            reply = await self._ask(GetManifest(root, len(content)), ManifestPiece)
+            reply = await self.ask(GetManifest(root, len(content)), ManifestPiece)
             piece = reply.message
-            assert isinstance(piece, ManifestPiece)
             content += reply.payload
             if not 0 < piece.total_bytes <= MAX_MANIFEST_BYTES or len(content) > piece.total_bytes:
                 raise OddManifest(address=self.address)
             if len(content) == piece.total_bytes:
                 return ManifestBytes(bytes(content), piece.experts_in_layer, piece.layout_signature)
-            if len(reply.payload) != PIECE_BYTES and not reply.payload:
+            if not reply.payload:
                 raise OddManifest(address=self.address)
 
     async def holders(self, root: bytes, wanted: IndexSet | None, chunk_count: int) -> tuple[Holder, ...]:
         """Who serves the wanted chunks of a model (None: all of them)."""
         payload = b"" if wanted is None else wanted.encode()
-        reply = await self._ask(FindChunks(root), ChunkHolders, payload)
+        reply = await self.ask(FindChunks(root), ChunkHolders, payload)
         answer = reply.message
-        assert isinstance(answer, ChunkHolders)
         parts = split_parts(
             bytes(reply.payload), [holder.set_bytes for holder in answer.holders], ChunkHolders.kind
         )
@@ -118,7 +122,13 @@ class TrackerClient:
             for holder, part in zip(answer.holders, parts, strict=True)
         )
 
-    async def _ask(self, message: Message, wanted: type[Message], payload: Buffer = b"") -> Reply:
+    async def ask(self, message: Message, wanted: type[M], payload: Buffer = b"") -> Answer[M]:
+        """One question and its answer.
+
+        Raises:
+            TrackerSilent, OddAnswer: the tracker did not answer, or not that question.
+            SwarmError: it cannot be reached, or refused.
+        """
         peer = await self._links.peer(self.address, self.key, patient=True)
         with trio.move_on_after(ANSWER_S) as scope:
             reply = await peer.request(message, payload)
@@ -126,7 +136,12 @@ class TrackerClient:
             raise TrackerSilent(address=self.address, seconds=f"{ANSWER_S:.0f}")
         if not isinstance(reply.message, wanted):
             raise OddAnswer(address=self.address, got=reply.message.kind, wanted=wanted.kind)
-        return reply
+        return Answer(reply.message, reply.payload)
+
+    async def notify(self, message: Message) -> None:
+        """Says something that needs no answer. Raises SwarmError when it cannot be said."""
+        peer = await self._links.peer(self.address, self.key, patient=True)
+        await peer.notify(message)
 
 
 def contact_address(contact: Contact, tracker: Address) -> Address | None:

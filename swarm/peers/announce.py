@@ -1,0 +1,162 @@
+"""Being known at a tracker: registering, publishing manifests, saying what is held, and signs of life.
+
+One `Announcer` a process. It never gives up: when the tracker is gone it keeps serving whoever knows it, and
+registers again as soon as the tracker answers.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from swarm.errors import SwarmError
+from swarm.peers.operator import Publication
+from swarm.peers.tracking import TrackerClient
+from swarm.wire.holdings import IndexSet
+from swarm.wire.messages.tracker import (
+    PIECE_BYTES,
+    Heartbeat,
+    HeartbeatSeen,
+    Held,
+    HoldChunks,
+    LeaveSwarm,
+    ManifestPublished,
+    PeerRegistered,
+    PublishManifest,
+    RegisterPeer,
+    join_parts,
+)
+
+AGENT = "swarm/1"
+RETRY_S = 5.0
+LEAVE_S = 2.0
+
+
+class TrackerRefused(SwarmError):
+    """The tracker {tracker} did not take the manifest of “{model}”; it may run another version of Swarm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How others may reach this peer."""
+
+    port: int
+    """Where it listens, at whatever address it calls the tracker from; 0: nowhere."""
+    addresses: tuple[str, ...] = ()
+    """Addresses that the user advertises."""
+    local: bool = False
+    """It listens on the loopback interface only."""
+
+
+@dataclass
+class Standing:
+    """What the tracker says of this peer."""
+
+    registered: bool = False
+    address: str = ""
+    """Where others are told to reach it; empty: through the relay only."""
+    obstacle: str = ""
+    """Why there is no such address."""
+    problem: str = ""
+    """Why it is not registered now."""
+
+
+@dataclass
+class Announcer:
+    """Keeps one peer known at a tracker. `changed()` after every change of what is held."""
+
+    tracker: TrackerClient
+    reach: Reach
+    publications: Sequence[Publication] = ()
+    held: Mapping[bytes, Callable[[], IndexSet]] = field(default_factory=dict)
+    """By root: the chunks that are served now."""
+    standing: Standing = field(default_factory=Standing)
+    on_change: Callable[[Standing], None] = lambda _: None
+    _generation: int = 0
+    _revision: int = 0
+    _sequence: int = 0
+    _wake: trio.Event = field(default_factory=trio.Event)
+
+    def changed(self) -> None:
+        """Tells the tracker soon what is held now."""
+        self._wake.set()
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Registers and stays registered until cancelled; then leaves. Started once it is registered.
+
+        Raises:
+            SwarmError: the first registration failed. Later failures are told to `on_change` and tried again.
+        """
+        interval_s = await self._register()
+        task_status.started()
+        try:
+            while True:
+                try:
+                    await self._stay(interval_s)
+                except SwarmError as error:
+                    self._stand(Standing(problem=str(error)))
+                    interval_s = await self._register_again()
+        finally:
+            with trio.move_on_after(LEAVE_S, shield=True):
+                await self._leave()
+
+    async def _register_again(self) -> float:
+        while True:
+            try:
+                return await self._register()
+            except SwarmError as error:
+                self._stand(Standing(problem=str(error)))
+                await trio.sleep(RETRY_S)
+
+    async def _register(self) -> float:
+        """Everything the tracker should know, from nothing; the seconds between heartbeats."""
+        request = RegisterPeer(AGENT, self.reach.addresses, self.reach.port, self.reach.local)
+        answer = (await self.tracker.ask(request, PeerRegistered)).message
+        self._generation, self._revision, self._sequence = answer.generation, 0, 0
+        for publication in self.publications:
+            await self._publish(publication)
+        await self._hold()
+        self._stand(Standing(True, answer.address, answer.obstacle))
+        return answer.heartbeat_ms / 1000
+
+    async def _publish(self, publication: Publication) -> None:
+        content = publication.signed.encode()
+        for offset in range(0, len(content), PIECE_BYTES):
+            request = PublishManifest(
+                offset, len(content), publication.experts_in_layer, publication.layout_signature
+            )
+            piece = content[offset : offset + PIECE_BYTES]
+            answer = (await self.tracker.ask(request, ManifestPublished, piece)).message
+        if not answer.complete or answer.root != publication.root:
+            raise TrackerRefused(tracker=self.tracker.address, model=publication.signed.manifest.name)
+
+    async def _hold(self) -> None:
+        for root, held in self.held.items():
+            lengths, payload = join_parts([held().encode()])
+            self._revision += 1
+            request = HoldChunks(self._generation, self._revision, 0, root, lengths)
+            await self.tracker.ask(request, Held, payload)
+
+    async def _stay(self, interval_s: float) -> None:
+        while True:
+            with trio.move_on_after(interval_s):
+                await self._wake.wait()
+            if self._wake.is_set():
+                self._wake = trio.Event()
+                await self._hold()
+            self._sequence += 1
+            beat = Heartbeat(self._generation, self._sequence, self._revision)
+            if (await self.tracker.ask(beat, HeartbeatSeen)).message.resend:
+                await self._hold()
+
+    async def _leave(self) -> None:
+        if self.standing.registered:
+            try:
+                await self.tracker.notify(LeaveSwarm(self._generation))
+            except SwarmError:
+                return  # it will find out by our silence
+
+    def _stand(self, standing: Standing) -> None:
+        if standing != self.standing:
+            self.standing = standing
+            self.on_change(standing)

@@ -1,0 +1,117 @@
+"""What the operator of a model signs: the manifest of what is in the directory, and how many experts it has.
+
+The last manifest signed for each name is kept. A start with the same files uses it again while it has half of
+its time left; other files, or a manifest about to expire, get the next version. So the version only ever
+grows, and grows whenever the content changes.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from swarm.errors import SwarmError
+from swarm.peers.inventory import HashedFile
+from swarm.trust.files import write_atomically
+from swarm.trust.manifest import Manifest, SignedManifest, parse_signed, sign
+from swarm.wire.keys import KeyPair
+from swarm.wire.messages.tracker import layout_statement
+
+LIFETIME_S = 60 * 24 * 3600
+"""How long a manifest is accepted after it was signed; a running server signs again at half of it."""
+# A client's clock may be a little behind ours.
+_BACKDATED_S = 300
+
+
+class LastManifestDamaged(SwarmError):
+    """{path}, the last manifest signed for “{name}”, is damaged ({reason}). Restore it; or delete it and
+    start with --manifest-version above the last one, or those who know the model will refuse it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A signed manifest and the operator's signature over the layout of experts, ready for a tracker."""
+
+    signed: SignedManifest
+    experts_in_layer: tuple[int, ...]
+    layout_signature: bytes
+    renewed: bool
+    """Signed now, rather than used again."""
+
+    @property
+    def root(self) -> bytes:
+        """The manifest's root."""
+        return self.signed.manifest.root
+
+
+def publish(
+    name: str,
+    files: Sequence[HashedFile],
+    experts_in_layer: Sequence[int],
+    operator: KeyPair,
+    kept: Path,
+    *,
+    now_s: int,
+    least_version: int = 1,
+) -> Publication:
+    """The manifest of these files, signed; kept as the last one of its name.
+
+    Args:
+        name: The model's name.
+        files: Its files, as hashed.
+        experts_in_layer: How many experts each layer has; empty when unknown.
+        operator: The operator's key.
+        kept: Directory of the last manifests.
+        now_s: Seconds since 1970.
+        least_version: A version that a new manifest has at least, for when the last one was lost.
+
+    Raises:
+        LastManifestDamaged: the last manifest of this name cannot be read.
+        BadManifest: a file's name cannot be part of a manifest.
+        OSError: it could not be kept.
+    """
+    entries = tuple(file.entry for file in files)
+    last = _last(kept, name)
+    version = least_version
+    if last is not None:
+        if (
+            last.manifest.files == entries
+            and last.signer == operator.key
+            and last.manifest.version >= least_version
+            and last.manifest.expires - now_s > LIFETIME_S // 2
+        ):
+            return _publication(last, experts_in_layer, operator, renewed=False)
+        version = max(version, last.manifest.version + 1)
+    manifest = Manifest(
+        name=name,
+        version=version,
+        issued=now_s - _BACKDATED_S,
+        expires=now_s + LIFETIME_S,
+        files=entries,
+    )
+    signed = sign(manifest, operator)
+    write_atomically(_place(kept, name), signed.encode())
+    return _publication(signed, experts_in_layer, operator, renewed=True)
+
+
+def _publication(
+    signed: SignedManifest, experts_in_layer: Sequence[int], operator: KeyPair, *, renewed: bool
+) -> Publication:
+    layout = tuple(experts_in_layer)
+    return Publication(signed, layout, operator.sign(layout_statement(signed.manifest.root, layout)), renewed)
+
+
+def _place(kept: Path, name: str) -> Path:
+    return kept / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.manifest"
+
+
+def _last(kept: Path, name: str) -> SignedManifest | None:
+    path = _place(kept, name)
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        return parse_signed(content)
+    except SwarmError as error:
+        raise LastManifestDamaged(path=path, name=name, reason=error) from error
