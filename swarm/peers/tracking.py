@@ -3,7 +3,6 @@
 Nothing a tracker says is believed: whoever asked checks the manifest, and each chunk when it comes.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -122,6 +121,15 @@ class TrackerClient:
             for holder, part in zip(answer.holders, parts, strict=True)
         )
 
+    def address_of(self, contact: Contact) -> Address | None:
+        """Where to reach a peer directly; None when only the relay reaches it.
+
+        The tracker's own process is reached as the tracker was; an empty host means the tracker's.
+        """
+        if contact.key == self.key:
+            return self.address
+        return Address(contact.host or self.address.host, contact.port) if contact.port else None
+
     async def ask(self, message: Message, wanted: type[M], payload: Buffer = b"") -> Answer[M]:
         """One question and its answer.
 
@@ -142,15 +150,3 @@ class TrackerClient:
         """Says something that needs no answer. Raises SwarmError when it cannot be said."""
         peer = await self._links.peer(self.address, self.key, patient=True)
         await peer.notify(message)
-
-
-def contact_address(contact: Contact, tracker: Address) -> Address | None:
-    """Where to reach a peer directly, or None: an empty host means the tracker's host as we know it."""
-    if not contact.port:
-        return None
-    return Address(contact.host or tracker.host, contact.port)
-
-
-def sorted_contacts(holders: Sequence[Holder]) -> list[Holder]:
-    """Holders in an order that does not depend on the tracker's: the largest holdings first, then by key."""
-    return sorted(holders, key=lambda holder: (-len(holder.chunks), holder.contact.key))

@@ -1,0 +1,51 @@
+"""Looking at a model directory before anybody is told of it: is it whole, and can the engine run it?"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.checkpoint import Checkpoint
+from engine.models import family_of
+from engine.source import DirectorySource
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What config.json and the headers of the weights tell of a model."""
+
+    family: str
+    experts_in_layer: tuple[int, ...]
+    """Routed experts of each layer, 0 for a dense one; as long as the last layer that has any."""
+    tensors: int
+    weight_bytes: int
+    formats: tuple[str, ...]
+    """Stored number formats, the one with most bytes first."""
+
+
+def inspect(directory: Path) -> ModelFacts:
+    """Reads config.json and every header, not the weights.
+
+    Raises:
+        EngineError: something is missing, cut short, hostile, or of a family that the engine does not know.
+        OSError: a file cannot be read.
+    """
+    with DirectorySource(directory) as source:
+        return facts_of(Checkpoint.open(source))
+
+
+def facts_of(checkpoint: Checkpoint) -> ModelFacts:
+    """The facts of an open checkpoint. Raises EngineError."""
+    family = family_of(checkpoint.config)
+    layout = family.experts(family.parse(checkpoint.config))
+    counts = [0] * (max(layout.layers, default=-1) + 1)
+    for layer in layout.layers:
+        counts[layer] = layout.experts_per_layer
+    by_format: dict[str, int] = {}
+    for tensor in checkpoint.tensors.values():
+        by_format[tensor.dtype] = by_format.get(tensor.dtype, 0) + tensor.nbytes
+    return ModelFacts(
+        family=family.name,
+        experts_in_layer=tuple(counts),
+        tensors=len(checkpoint.tensors),
+        weight_bytes=sum(by_format.values()),
+        formats=tuple(sorted(by_format, key=lambda dtype: -by_format[dtype])),
+    )
