@@ -1,0 +1,51 @@
+"""The held-out questions, and what counts as the right answer to one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swarm.demo.corpus import stories
+from swarm.demo.corpus.grammar import normalise
+from swarm.demo.corpus.topics import TOPICS
+
+
+@dataclass(frozen=True)
+class Question:
+    """A held-out phrasing and the topic whose answer is right; "story" stands for any story."""
+
+    topic: str
+    text: str
+
+
+def held_out() -> tuple[Question, ...]:
+    """All phrasings that are kept out of the training text, written as a careful person types."""
+    questions = [Question(topic.name, text) for topic in TOPICS.values() for text in topic.held_out]
+    questions += [Question("story", text) for text in stories.HELD_OUT]
+    return tuple(questions)
+
+
+_HELD_OUT = frozenset(normalise(question.text) for question in held_out())
+
+
+def is_held_out(text: str) -> bool:
+    """Whether `text` is a held-out phrasing, apart from case and punctuation."""
+    return normalise(text) in _HELD_OUT
+
+
+def is_right(topic: str, answer: str, question: str = "") -> bool:
+    """Whether `answer` has every key fact of `topic`, and of no other topic besides.
+
+    A story is right when it tells of the hero and the name that `question` asks for, and comes to its end.
+    """
+    text = " ".join(answer.lower().split())
+    if topic == "story":
+        asked = normalise(question).split()
+        wanted = [word for word in (*stories.HEROES, *map(str.lower, stories.HER + stories.HIS)) if word in asked]
+        told = normalise(answer).split()
+        return len(told) >= 30 and text.endswith((".", '."')) and all(word in told for word in wanted)
+    others = (other for other in TOPICS.values() if other.name != topic)
+    return _has(text, TOPICS[topic].facts) and not any(_has(text, other.facts) for other in others)
+
+
+def _has(text: str, facts: tuple[str, ...]) -> bool:
+    return all(fact in text for fact in facts)

@@ -1,0 +1,62 @@
+"""How people really type: with and without capitals, punctuation, courtesies and typing mistakes."""
+
+from __future__ import annotations
+
+import random
+
+OPENINGS = (
+    *("please", "please", "hi,", "hello,", "hey,", "so", "ok,", "ok so", "well,", "and", "but", "now"),
+    *("excuse me,", "sorry,", "tell me,", "please tell me,", "a question:", "quick question:", "one question:"),
+    *("another question:", "i wonder,", "swarm,", "hey swarm,", "hi there,", "good morning,", "can you tell me,"),
+    *("could you tell me,", "do you know,", "i want to know,", "i would like to know,", "say,", "next question:"),
+)
+ENDINGS = (
+    *("please", "please", "thanks", "then", "here", "now", "again", "exactly", "in swarm", "with swarm", "really"),
+    *("for me", "in a swarm", "my friend", "thank you", "at all", "today", "anyway", "and why"),
+)
+_NEIGHBOURS = {
+    "a": "sq", "b": "vn", "c": "xv", "d": "sf", "e": "wr", "f": "dg", "g": "fh", "h": "gj", "i": "uo", "j": "hk",
+    "k": "jl", "l": "k", "m": "n", "n": "bm", "o": "ip", "p": "o", "q": "wa", "r": "et", "s": "ad", "t": "ry",
+    "u": "yi", "v": "cb", "w": "qe", "x": "zc", "y": "tu", "z": "x",
+}  # fmt: skip
+
+
+def typed(phrasing: str, luck: random.Random, courtesies: bool = True) -> str:
+    """`phrasing` (lower case, no final punctuation) as somebody might type it."""
+    text = phrasing
+    if courtesies and luck.random() < 0.25:
+        text = f"{luck.choice(OPENINGS)} {text}"
+    if courtesies and luck.random() < 0.12:
+        text = f"{text} {luck.choice(ENDINGS)}"
+    if luck.random() < 0.15:
+        text = mistyped(text, luck)
+    if luck.random() < 0.1:
+        text = text.replace("'", "")
+    style = luck.random()
+    if style < 0.5:
+        text = text[:1].upper() + text[1:]
+        if luck.random() < 0.7:
+            text = " ".join("I" + word[1:] if word.split("'")[0] == "i" else word for word in text.split(" "))
+    elif style < 0.53:
+        text = text.upper()
+    return text + luck.choices(("?", "", ".", "!", "??", " ?", "..."), (50, 32, 10, 3, 2, 2, 1))[0]
+
+
+def mistyped(text: str, luck: random.Random) -> str:
+    """`text` with one typing mistake in one of its words of four letters or more; unchanged when it has none."""
+    words = text.split(" ")
+    long = [i for i, word in enumerate(words) if len(word) >= 4 and word.isalpha()]
+    if not long:
+        return text
+    chosen = luck.choice(long)
+    word = words[chosen]
+    at = luck.randrange(1, len(word) - 1)
+    words[chosen] = luck.choice(
+        (
+            word[:at] + word[at + 1 :],
+            word[:at] + word[at] + word[at:],
+            word[:at] + word[at + 1] + word[at] + word[at + 2 :],
+            word[:at] + luck.choice(_NEIGHBOURS.get(word[at], "e")) + word[at + 1 :],
+        )
+    )
+    return " ".join(words)
