@@ -62,7 +62,9 @@ class Store:
 
     # Reading
 
-    def read(self, address: bytes, size: int, offset: int = 0, length: int | None = None) -> memoryview | None:
+    def read(
+        self, address: bytes, size: int, offset: int = 0, length: int | None = None
+    ) -> memoryview | None:
         """Bytes of the chunk at `address`, which has `size` bytes; checked. None when it is not here, or was
         damaged and is now removed. OSError as the disk gives it."""
         buffer = np.empty(size - offset if length is None else length, np.uint8).data

@@ -24,11 +24,6 @@ class Chunk:
     size: int
     address: bytes
 
-    @property
-    def number_in_file(self) -> int:
-        """Its number within its file."""
-        return self.offset // self.size if self.offset else 0
-
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -111,9 +106,7 @@ class Tree:
         spans: list[Span] = []
         for part in touched(offset, stop, self.chunk_bytes):
             chunk = self._chunk(number, part)
-            spans.append(
-                Span(chunk, max(offset - chunk.offset, 0), min(stop - chunk.offset, chunk.size))
-            )
+            spans.append(Span(chunk, max(offset - chunk.offset, 0), min(stop - chunk.offset, chunk.size)))
         return spans
 
     def _chunk(self, number: int, part: int) -> Chunk:
