@@ -7,7 +7,7 @@ names. How often each index is held is kept as an array and never recounted.
 The index knows nothing of addresses, lifetimes or what an index stands for (`swarm.wire.holdings`).
 """
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Generic, TypeVar
@@ -87,14 +87,14 @@ class HoldingIndex(Generic[PeerId]):
         if peer in self._whole:
             del self._whole[peer]
         elif before:
-            self._count(before, -1)
+            _add(self._partial_replicas, before, -1)
             del self._encoded[peer]
             for block in self._touched(before):
                 self._blocks[block].pop(peer, None)
         if held == self._everything and self.total:
             self._whole[peer] = None
         elif held:
-            self._count(held, +1)
+            _add(self._partial_replicas, held, +1)
             self._encoded[peer] = held.encode()
             for block in self._touched(held):
                 part = held.bits >> block * BLOCK_INDICES & _BLOCK_MASK
@@ -110,6 +110,14 @@ class HoldingIndex(Generic[PeerId]):
     def replicas(self) -> npt.NDArray[np.int32]:
         """How many peers hold each index, [total]; a copy."""
         return self._partial_replicas + np.int32(len(self._whole))
+
+    def partial_replicas(self, without: PeerId) -> npt.NDArray[np.int32]:
+        """How many peers that do not hold everything, and are not this one, hold each index, [total]; a
+        copy."""
+        counts = self._partial_replicas.copy()
+        if without in self._encoded:
+            _add(counts, self.held(without), -1)
+        return counts
 
     def coverage(self) -> Coverage:
         """How well the holdings cover the model."""
@@ -127,39 +135,62 @@ class HoldingIndex(Generic[PeerId]):
             self._at_least[partial] = int.from_bytes(packed.tobytes(), "little")
         return IndexSet(self._at_least[partial])
 
-    def holders(self, wanted: IndexSet, most: int, turn: int = 0, depth: int = 3) -> list[PeerId]:
-        """At most `most` peers that together hold what is wanted, every index `depth` times where possible.
+    def part(self, peer: PeerId, wanted: IndexSet) -> bytes:
+        """Which of the wanted indices a peer holds, encoded."""
+        if peer in self._whole:
+            return wanted.encode()
+        if wanted == self._everything:
+            return self.encoded(peer)
+        bits = 0
+        for block in self._touched(wanted):
+            bits |= self._blocks[block].get(peer, 0) << block * BLOCK_INDICES
+        return IndexSet(bits & wanted.bits).encode()
+
+    def holders(
+        self,
+        wanted: IndexSet,
+        most: int,
+        turn: int = 0,
+        depth: int = 3,
+        usable: Callable[[PeerId], bool] = lambda peer: True,
+    ) -> tuple[list[PeerId], bool]:
+        """At most `most` usable peers that together hold what is wanted, every index `depth` times if
+        possible.
 
         First every wanted index is covered once, then twice, and so on, so rare ones come before spare ones.
-        `turn` rotates the choice among equals; the same holdings and turn give the same answer. An answer
-        that leaves out an index that somebody holds, because `most` or the scan's bound was reached, is
-        completed by asking for that index alone.
+        `turn` rotates the choice among equals; the same holdings and turn give the same answer. The flag is
+        False when an index that somebody holds may be missing, because `most` or the bound of the scan was
+        reached or its holders are not usable: asking for that index alone completes the answer.
         """
         if most <= 0 or not wanted:
-            return []
+            return [], not wanted
         chosen: dict[PeerId, None] = {}
         room_for_whole = most if not self._encoded else max(1, most // 2)
-        chosen.update((peer, None) for peer in islice(_rotated(self._whole, turn), room_for_whole))
+        whole = islice((peer for peer in _rotated(self._whole, turn) if usable(peer)), room_for_whole)
+        chosen.update((peer, None) for peer in whole)
         wholes = len(chosen)
         budget = MAX_ENTRIES_SCANNED
+        complete = wholes > 0
         for level in range(wholes + 1, depth + 1):
             needed = wanted & self.held_by_at_least(level + len(self._whole) - wholes)
+            missed = False
             for block in self._touched(needed):
                 part = needed.bits >> block * BLOCK_INDICES & _BLOCK_MASK
                 if not part:
                     continue
                 lacking = part & ~self._covered(block, chosen, level - wholes)
                 entries = self._blocks[block]
-                for peer in _rotated(entries, turn) if lacking else ():
+                for peer in _rotated(entries, turn) if lacking and len(chosen) < most and budget > 0 else ():
                     budget -= 1
-                    if peer not in chosen and entries[peer] & lacking:
+                    if peer not in chosen and entries[peer] & lacking and usable(peer):
                         chosen[peer] = None
                         lacking = part & ~self._covered(block, chosen, level - wholes)
                     if not lacking or budget <= 0 or len(chosen) >= most:
                         break
-                if budget <= 0 or len(chosen) >= most:
-                    return list(chosen)
-        return list(chosen)
+                missed = missed or bool(lacking)
+            if level == 1:
+                complete = not missed
+        return list(chosen), complete
 
     def _covered(self, block: int, chosen: dict[PeerId, None], times: int) -> int:
         """The indices of a block that at least `times` of the chosen partial holders hold."""
@@ -173,15 +204,6 @@ class HoldingIndex(Generic[PeerId]):
                 levels[0] |= held
         return levels[-1]
 
-    def _count(self, held: IndexSet, change: int) -> None:
-        width = held.stop
-        octets = np.frombuffer(held.bits.to_bytes((width + 7) // 8, "little"), dtype=np.uint8)
-        flags = np.unpackbits(octets, bitorder="little")[:width]
-        if change > 0:
-            self._partial_replicas[:width] += flags
-        else:
-            self._partial_replicas[:width] -= flags
-
     @staticmethod
     def _touched(held: IndexSet) -> range:
         """The blocks from the first to the last index of a set."""
@@ -189,6 +211,13 @@ class HoldingIndex(Generic[PeerId]):
             return range(0)
         lowest = (held.bits & -held.bits).bit_length() - 1
         return range(lowest // BLOCK_INDICES, (held.stop - 1) // BLOCK_INDICES + 1)
+
+
+def _add(counts: npt.NDArray[np.int32], held: IndexSet, change: int) -> None:
+    """Adds `change` to the counts of a set's indices."""
+    width = held.stop
+    octets = np.frombuffer(held.bits.to_bytes((width + 7) // 8, "little"), dtype=np.uint8)
+    counts[:width] += np.int32(change) * np.unpackbits(octets, bitorder="little")[:width].astype(np.int32)
 
 
 def _rotated(entries: Mapping[PeerId, object], turn: int) -> Iterator[PeerId]:

@@ -38,3 +38,21 @@ class Quota:
         if len(self._buckets) > self._most_sources:
             self._buckets.popitem(last=False)
         return wait_s
+
+
+class Pace:
+    """A rate that is never refused, only delayed: for work that was already done when it is counted."""
+
+    def __init__(self, per_second: float, burst: float, most_sources: int = 65_536) -> None:
+        self._per_second = per_second
+        self._burst_s = burst / per_second
+        self._most_sources = most_sources
+        self._free_s: OrderedDict[Hashable, float] = OrderedDict()
+
+    def delay_s(self, source: Hashable, amount: float, now_s: float) -> float:
+        """Counts an amount, and returns the seconds to wait so that a source keeps to the rate."""
+        free_s = max(self._free_s.pop(source, 0.0), now_s - self._burst_s) + amount / self._per_second
+        self._free_s[source] = free_s
+        if len(self._free_s) > self._most_sources:
+            self._free_s.popitem(last=False)
+        return max(0.0, free_s - now_s)

@@ -129,7 +129,7 @@ class IndexSet:
         return bytes([_BITMAP]) + self._bits.to_bytes(bitmap_length, "little")
 
     @classmethod
-    def decode(cls, data: bytes | memoryview, limit: int = MAX_INDICES) -> "IndexSet":
+    def decode(cls, data: bytes | bytearray | memoryview, limit: int = MAX_INDICES) -> "IndexSet":
         """Reads a canonical encoding of indices below `limit`. MalformedHoldings for anything else."""
         data = bytes(data)
         if not data:

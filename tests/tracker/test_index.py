@@ -56,22 +56,25 @@ def test_holders_cover_every_wanted_index_that_somebody_holds(seed: int) -> None
         held = some_set(luck, TOTAL)
         index.set(peer, held if held != IndexSet.full(TOTAL) or luck.random() < 0.3 else EMPTY)
     wanted = some_set(luck, TOTAL) or IndexSet.of([5])
-    chosen = index.holders(wanted, 30, turn=luck.randrange(1000))
+    chosen, complete = index.holders(wanted, 30, turn=luck.randrange(1000))
+    assert complete
     assert len(set(chosen)) == len(chosen)
     replicas = index.replicas()
+    held = [index.held(peer) for peer in chosen]
     for i in wanted:
-        found = sum(i in index.held(peer) for peer in chosen)
-        assert found >= min(3, int(replicas[i]))
+        assert sum(i in one for one in held) >= min(3, int(replicas[i]))
+    for peer, one in zip(chosen, held, strict=True):
+        assert IndexSet.decode(index.part(peer, wanted)) == one & wanted
 
 
 def test_few_are_named_and_load_is_spread() -> None:
     index: HoldingIndex[int] = HoldingIndex(300)
     for peer in range(100):
         index.set(peer, IndexSet.full(300))
-    answers = [index.holders(IndexSet.of([7]), 4, turn) for turn in range(100)]
+    answers = [index.holders(IndexSet.of([7]), 4, turn)[0] for turn in range(100)]
     assert all(len(answer) == 4 for answer in answers)
     assert {peer for answer in answers for peer in answer} == set(range(100))
-    assert index.holders(IndexSet.of([7]), 4, 9) == answers[9]
+    assert index.holders(IndexSet.of([7]), 4, 9)[0] == answers[9]
 
 
 def test_the_only_holder_of_a_chunk_is_found_among_thousands() -> None:
@@ -79,15 +82,36 @@ def test_the_only_holder_of_a_chunk_is_found_among_thousands() -> None:
     for peer in range(5000):
         index.set(peer, IndexSet.from_ranges([(0, 1999)]))
     index.set(9999, IndexSet.of([1999]))
-    assert 9999 in index.holders(IndexSet.full(2000), 8, turn=3)
-    assert index.holders(IndexSet.of([1999]), 8) == [9999]
+    assert 9999 in index.holders(IndexSet.full(2000), 8, turn=3)[0]
+    assert index.holders(IndexSet.of([1999]), 8) == ([9999], True)
+
+
+def test_an_answer_that_was_cut_says_so() -> None:
+    index: HoldingIndex[int] = HoldingIndex(100)
+    for peer in range(100):
+        index.set(peer, IndexSet.of([peer]))
+    chosen, complete = index.holders(IndexSet.full(100), 10)
+    assert len(chosen) == 10
+    assert not complete
+    assert index.holders(IndexSet.of([5, 6]), 10, usable=lambda peer: peer != 5) == ([6], False)
+    assert index.holders(IndexSet.of([5]), 0) == ([], False)
+
+
+def test_partial_replicas_leave_out_the_asker_and_whole_holders() -> None:
+    index: HoldingIndex[str] = HoldingIndex(3)
+    index.set("whole", IndexSet.full(3))
+    index.set("a", IndexSet.of([0, 1]))
+    index.set("b", IndexSet.of([1]))
+    assert index.partial_replicas(without="a").tolist() == [0, 1, 0]
+    assert index.partial_replicas(without="whole").tolist() == [1, 2, 0]
+    assert index.replicas().tolist() == [2, 3, 1]
 
 
 def test_replacing_and_removing_leave_nothing_behind() -> None:
     index: HoldingIndex[str] = HoldingIndex(5000)
     index.set("a", IndexSet.full(5000))
     index.set("a", IndexSet.of([4999]))
-    assert index.holders(IndexSet.of([0]), 5) == []
+    assert index.holders(IndexSet.of([0]), 5) == ([], True)
     assert index.remove("a")
     assert not index.remove("a")
     assert len(index) == 0
@@ -100,4 +124,4 @@ def test_a_model_without_experts_has_an_index_too() -> None:
     index: HoldingIndex[str] = HoldingIndex(0)
     index.set("a", EMPTY)
     assert index.coverage().covered == 0
-    assert index.holders(EMPTY, 3) == []
+    assert index.holders(EMPTY, 3) == ([], True)

@@ -17,13 +17,15 @@ from swarm.wire.messages.codec import U32, U64, BadMessage, Bounds, Message, reg
 
 PIECE_BYTES = 1 << 20
 """Manifests travel in pieces of at most this size."""
-MAX_SET_BYTES = 1 << 18
+MAX_SET_BYTES = (1 << 18) + 1
 """The longest encoded set: two million chunks in any pattern."""
 MAX_HOLDERS = 64
 MAX_HOLDERS_BYTES = 1 << 20
 MAX_PROOF_BYTES = 1 << 20
 MAX_MODELS_LISTED = 32
 RELAY_PIECE_BYTES = 1 << 16
+RELAY_WINDOW_BYTES = 1 << 18
+"""How much of a relayed stream may be sent before the first RelayCredit, and ahead of the receiver at all."""
 MAX_LAYERS = 1024
 
 Key = Annotated[PeerKey, Bounds(32, 32)]
@@ -45,7 +47,7 @@ def join_parts(parts: Iterable[bytes]) -> tuple[tuple[int, ...], bytes]:
     return tuple(len(part) for part in kept), b"".join(kept)
 
 
-def split_parts(payload: bytes | memoryview, lengths: Sequence[int], kind: str) -> list[bytes]:
+def split_parts(payload: bytes | bytearray | memoryview, lengths: Sequence[int], kind: str) -> list[bytes]:
     """The parts of a payload. BadMessage unless their lengths add up to it exactly."""
     if sum(lengths) != len(payload):
         raise BadMessage(
@@ -424,10 +426,7 @@ class RelayListen(Message):
 @register("relay-ready")
 @dataclass(frozen=True, slots=True)
 class RelayReady(Message):
-    """Answers RelayListen, RelayOpen and RelayIncoming: at first the receiver takes `window` bytes a
-    stream."""
-
-    window: Count
+    """Answers RelayListen, RelayOpen and RelayIncoming."""
 
 
 @register("relay-open")

@@ -1,0 +1,223 @@
+"""The tracker's answers about holdings: who serves what, what a donor should hold, which models there are."""
+
+from swarm.errors import SwarmError
+from swarm.wire.address import Address
+from swarm.wire.holdings import EMPTY, IndexSet
+from swarm.wire.keys import PeerKey
+from swarm.wire.messages.codec import BadMessage
+from swarm.wire.messages.tracker import (
+    MAX_HOLDERS_BYTES,
+    MAX_MODELS_LISTED,
+    AssignChunks,
+    Assigned,
+    AssignExperts,
+    ChunkHolder,
+    ChunkHolders,
+    Contact,
+    ExpertHolder,
+    ExpertHolders,
+    FindChunks,
+    FindExperts,
+    Held,
+    HoldChunks,
+    HoldExperts,
+    ListModels,
+    Models,
+    split_parts,
+)
+from swarm.wire.rpc import Buffer, Handlers, Peer
+from tracker.assignment import assign_chunks, assign_experts, turn_of
+from tracker.catalogue import Catalogue, Holdings
+from tracker.registry import Entry, Registry
+from tracker.relay import Relay
+
+MODELS_A_PEER = 64
+UNKNOWN_PLACE = Address("0.0.0.0", 0)
+
+
+class HoldingsOutOfStep(SwarmError):
+    """The tracker knows the holdings of peer {peer} at revision {known}, not {base}; send the whole set."""
+
+
+class TooManyHoldings(SwarmError):
+    """Peer {peer} holds parts of more than {limit} models; the tracker keeps no more of one peer."""
+
+
+class Answers:
+    """The handlers of Hold, Find, Assign and ListModels."""
+
+    def __init__(self, catalogue: Catalogue, registry: Registry, relay: Relay) -> None:
+        self._catalogue = catalogue
+        self._registry = registry
+        self._relay = relay
+        self._turn = 0
+
+    def handlers(self) -> Handlers:
+        """What to answer, by the type of the message."""
+        return {
+            HoldChunks: self.hold_chunks,
+            HoldExperts: self.hold_experts,
+            FindChunks: self.find_chunks,
+            FindExperts: self.find_experts,
+            AssignChunks: self.assign_chunks,
+            AssignExperts: self.assign_experts,
+            ListModels: self.list_models,
+        }
+
+    async def hold_chunks(self, caller: Peer, message: HoldChunks, payload: Buffer) -> tuple[Held, bytes]:
+        """Replaces or changes the chunks that a peer serves."""
+        entry = self._registry.entry(caller.key, message.generation)
+        chunks = self._catalogue.model(message.root).chunks
+        parts = split_parts(payload, message.parts, message.kind)
+        if len(parts) != (2 if message.base else 1):
+            raise BadMessage(message=message.kind, reason="a change has two sets, a whole one has one")
+        sets = [IndexSet.decode(part, chunks.total) for part in parts]
+        if message.base:
+            if message.base != entry.revision:
+                raise HoldingsOutOfStep(peer=caller.key, known=entry.revision, base=message.base)
+            held = (chunks.served.held(caller.key) | sets[0]) - sets[1]
+        else:
+            held = sets[0]
+        self._note(entry, message.root)
+        chunks.serve(caller.key, held)
+        entry.revision = message.revision
+        return Held(message.revision), b""
+
+    async def hold_experts(self, caller: Peer, message: HoldExperts, payload: Buffer) -> tuple[Held, bytes]:
+        """Replaces the experts that a peer answers for."""
+        entry = self._registry.entry(caller.key, message.generation)
+        model = self._catalogue.model(message.root)
+        ready, resident = (
+            IndexSet.decode(part, model.layout.total)
+            for part in split_parts(payload, message.parts, message.kind)
+        )
+        if not resident <= ready:
+            raise BadMessage(message=message.kind, reason="an expert is in RAM and not ready")
+        self._note(entry, message.root)
+        experts = model.profile(message.profile)
+        experts.serve(caller.key, ready)
+        experts.resident[caller.key] = resident.encode()
+        if message.last_resort:
+            experts.last_resort.add(caller.key)
+        else:
+            experts.last_resort.discard(caller.key)
+        entry.revision = message.revision
+        return Held(message.revision), b""
+
+    async def find_chunks(
+        self, caller: Peer, message: FindChunks, payload: Buffer
+    ) -> tuple[ChunkHolders, bytes]:
+        """Who serves chunks of a model."""
+        chunks = self._catalogue.model(message.root).chunks
+        wanted = _wanted(payload, chunks.total)
+        found, complete = self._holders(caller, chunks, wanted, message.most)
+        holders: list[ChunkHolder] = []
+        parts: list[bytes] = []
+        room = MAX_HOLDERS_BYTES
+        for contact in found:
+            part = chunks.served.part(contact.key, wanted)
+            room -= len(part)
+            if room < 0:
+                complete = False
+                break
+            holders.append(ChunkHolder(contact, len(part)))
+            parts.append(part)
+        return ChunkHolders(tuple(holders), cut=not complete), b"".join(parts)
+
+    async def find_experts(
+        self, caller: Peer, message: FindExperts, payload: Buffer
+    ) -> tuple[ExpertHolders, bytes]:
+        """Who runs experts of a model."""
+        model = self._catalogue.model(message.root)
+        wanted = _wanted(payload, model.layout.total)
+        experts = model.experts.get(message.profile)
+        if experts is None:
+            return ExpertHolders((), cut=False), b""
+        found, complete = self._holders(caller, experts, wanted, message.most)
+        holders: list[ExpertHolder] = []
+        parts: list[bytes] = []
+        room = MAX_HOLDERS_BYTES
+        for contact in found:
+            entry = self._registry.get(contact.key)
+            ready = experts.served.part(contact.key, wanted)
+            resident = experts.resident.get(contact.key, EMPTY.encode())
+            room -= len(ready) + len(resident)
+            if entry is None or room < 0:
+                complete = False
+                break
+            last_resort = contact.key in experts.last_resort
+            figures = (entry.service_us, entry.queue, len(ready), len(resident))
+            holders.append(ExpertHolder(contact, last_resort, *figures))
+            parts += ready, resident
+        return ExpertHolders(tuple(holders), cut=not complete), b"".join(parts)
+
+    async def assign_chunks(
+        self, caller: Peer, message: AssignChunks, payload: Buffer
+    ) -> tuple[Assigned, bytes]:
+        """What a disk donor should hold."""
+        entry = self._registry.entry(caller.key, message.generation)
+        chunks = self._catalogue.model(message.root).chunks
+        kept = IndexSet.decode(payload, chunks.total)
+        assigned = assign_chunks(
+            chunks.told.partial_replicas(without=caller.key),
+            chunks.served.partial_replicas(without=caller.key),
+            kept,
+            message.capacity,
+            turn_of(caller.key),
+        )
+        self._note(entry, message.root)
+        chunks.tell(caller.key, assigned)
+        return Assigned(), assigned.encode()
+
+    async def assign_experts(
+        self, caller: Peer, message: AssignExperts, payload: Buffer
+    ) -> tuple[Assigned, bytes]:
+        """What a compute donor should hold."""
+        entry = self._registry.entry(caller.key, message.generation)
+        model = self._catalogue.model(message.root)
+        kept = IndexSet.decode(payload, model.layout.total)
+        experts = model.profile(message.profile)
+        assigned = assign_experts(
+            model.layout,
+            experts.told.partial_replicas(without=caller.key),
+            experts.served.partial_replicas(without=caller.key),
+            kept,
+            message.capacity,
+            turn_of(caller.key),
+        )
+        self._note(entry, message.root)
+        experts.tell(caller.key, assigned)
+        return Assigned(), assigned.encode()
+
+    async def list_models(self, caller: Peer, message: ListModels, payload: Buffer) -> tuple[Models, bytes]:
+        """The newest version of each model, with its coverage."""
+        models, more = self._catalogue.newest(message.after, MAX_MODELS_LISTED)
+        return Models(tuple(model.summary() for model in models), more, self._catalogue.revision), b""
+
+    def _holders(
+        self, caller: Peer, holdings: Holdings, wanted: IndexSet, most: int
+    ) -> tuple[list[Contact], bool]:
+        asker = caller.address or UNKNOWN_PLACE
+        contacts: dict[PeerKey, Contact] = {}
+
+        def usable(peer: PeerKey) -> bool:
+            contact = self._registry.contact(peer, asker, self._relay.reaches(peer))
+            if contact is None or peer == caller.key:
+                return False
+            contacts[peer] = contact
+            return True
+
+        self._turn += 1
+        chosen, complete = holdings.served.holders(wanted, most, self._turn, usable=usable)
+        return [contacts[peer] for peer in chosen], complete
+
+    def _note(self, entry: Entry, root: bytes) -> None:
+        roots = self._catalogue.roots_of(entry.key)
+        if root not in roots and len(roots) >= MODELS_A_PEER:
+            raise TooManyHoldings(peer=entry.key, limit=MODELS_A_PEER)
+        self._catalogue.note(entry.key, root)
+
+
+def _wanted(payload: Buffer, total: int) -> IndexSet:
+    """The set that a question is about; an empty payload means all. MalformedHoldings."""
+    return IndexSet.decode(payload, total) if len(payload) else IndexSet.full(total)

@@ -1,0 +1,243 @@
+"""The tracker: puts register, catalogue, answers, judge and relay behind one set of handlers.
+
+    async with open_tracker(keys, SqliteStore(path), psk=token) as tracker:
+        await rpc.serve(listeners, keys, tracker.handlers(), psk=token)
+
+The handlers may be merged with others' into one `rpc.serve`, so that one port serves everything. A tracker
+knows who holds what and never holds a byte of a model; nobody has to believe what it says, for bytes are
+checked against the operator's signature and answers by recomputation.
+"""
+
+import functools
+import random
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+from swarm.wire import rpc
+from swarm.wire.address import Address
+from swarm.wire.keys import KeyPair, PeerKey
+from swarm.wire.messages import Message
+from swarm.wire.messages.tracker import (
+    Heartbeat,
+    HeartbeatSeen,
+    LeaveSwarm,
+    Left,
+    PeerRegistered,
+    RegisterPeer,
+)
+from swarm.wire.rpc import Buffer, Busy, Handler, Peer
+from tracker.answers import UNKNOWN_PLACE, Answers
+from tracker.catalogue import Catalogue
+from tracker.clock import Clock, SystemClock
+from tracker.judge import Judge, Verifier
+from tracker.publish import Publishing
+from tracker.quota import Quota, Rate
+from tracker.reach import DialBack, Reach, dial_back_with, find_reach, plain
+from tracker.registry import Limits, Registry, network_of
+from tracker.relay import Relay, RelayLimits
+from tracker.store import SqliteStore, Store
+
+SWEEP_S = 5.0
+REQUESTS_A_KEY = Rate(per_second=100, burst=1000)
+REQUESTS_A_NETWORK = Rate(per_second=1000, burst=10_000)
+REGISTRATIONS_A_KEY = Rate(per_second=0.2, burst=20)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How much a tracker takes, and from whom."""
+
+    limits: Limits = field(default_factory=Limits)
+    relay: RelayLimits = field(default_factory=RelayLimits)
+    requests_a_key: Rate = REQUESTS_A_KEY
+    requests_a_network: Rate = REQUESTS_A_NETWORK
+    registrations_a_key: Rate = REGISTRATIONS_A_KEY
+    operators: frozenset[bytes] | None = None
+    """The operator keys that may publish models; None: whoever comes first to a name."""
+
+
+class Tracker:
+    """A running tracker; made by `open_tracker`."""
+
+    def __init__(
+        self,
+        store: Store,
+        dial_back: DialBack,
+        nursery: trio.Nursery,
+        *,
+        options: Options,
+        verifier: Verifier | None,
+        clock: Clock,
+        first_generation: int,
+    ) -> None:
+        self._options = options
+        self._clock = clock
+        self._dial_back = dial_back
+        self._per_key = Quota(options.requests_a_key)
+        self._per_network = Quota(options.requests_a_network)
+        self._registrations = Quota(options.registrations_a_key)
+        self.catalogue = Catalogue()
+        self.registry = Registry(options.limits, first_generation)
+        self.relay = Relay(nursery, self.registry, clock, options.relay)
+        self.judge = Judge(store, clock, verifier, self.forget)
+        self.publishing = Publishing(self.catalogue, store, clock, options.operators)
+        self._answers = Answers(self.catalogue, self.registry, self.relay)
+
+    def handlers(self) -> dict[type[Message], Handler]:
+        """What to answer, by the type of the message: for `rpc.serve`, alone or merged with others'."""
+        own: Mapping[type[Message], Handler] = {
+            RegisterPeer: self.register,
+            Heartbeat: self.heartbeat,
+            LeaveSwarm: self.leave,
+        }
+        asked = {
+            **own,
+            **self._answers.handlers(),
+            **self.judge.handlers(),
+            **self.publishing.handlers(),
+            **self.relay.request_handlers(),
+        }
+        limited = {kind: self._limited(handler) for kind, handler in asked.items()}
+        return {**limited, **self.relay.notice_handlers()}
+
+    async def register(
+        self, caller: Peer, message: RegisterPeer, payload: Buffer
+    ) -> tuple[PeerRegistered, bytes]:
+        """Makes the caller known, after having tried to reach it."""
+        origin = plain(caller.address or UNKNOWN_PLACE)
+        now_s = self._clock.monotonic_s()
+        self.registry.check_room(caller.key, origin)
+        wait_s = self._registrations.take(caller.key, now_s)
+        if wait_s:
+            raise Busy(what="The tracker", retry_after_s=round(wait_s, 1))
+        reach = Reach(None, "The peer asked to be reached through the relay.")
+        if caller.address is not None or message.addresses:
+            reach = await find_reach(caller.key, origin, message.addresses, message.port, self._dial_back)
+        self.judge.check(caller.key)
+        entry = self.registry.register(
+            caller.key, origin, reach.address, message.local, message.agent, self._clock.monotonic_s()
+        )
+        # What an earlier registration held is not what this one holds.
+        self.catalogue.forget(caller.key)
+        return PeerRegistered(
+            generation=entry.generation,
+            observed=str(caller.address or ""),
+            address=str(reach.address or ""),
+            obstacle=reach.obstacle[:500],
+            heartbeat_ms=round(self.registry.limits.heartbeat_s * 1000),
+            lifetime_ms=round(self.registry.limits.lifetime_s * 1000),
+        ), b""
+
+    async def heartbeat(
+        self, caller: Peer, message: Heartbeat, payload: Buffer
+    ) -> tuple[HeartbeatSeen, bytes]:
+        """Prolongs the caller's registration, and tells it what changed."""
+        entry = self.registry.renew(
+            caller.key, message.generation, message.sequence, self._clock.monotonic_s()
+        )
+        entry.service_us, entry.queue = message.service_us, message.queue
+        return HeartbeatSeen(
+            lifetime_ms=round(self.registry.limits.lifetime_s * 1000),
+            resend=message.revision != entry.revision,
+            departures=self.registry.departures,
+            models=self.catalogue.revision,
+            bans=self.judge.count,
+        ), b""
+
+    async def leave(self, caller: Peer, message: LeaveSwarm, payload: Buffer) -> tuple[Left, bytes]:
+        """Forgets the caller."""
+        self.registry.entry(caller.key, message.generation)
+        self.forget(caller.key)
+        return Left(), b""
+
+    def forget(self, key: PeerKey) -> None:
+        """Forgets a peer, what it holds, and its streams."""
+        self.registry.remove(key)
+        self.catalogue.forget(key)
+        self.relay.drop(key)
+
+    async def sweep(self) -> None:
+        """Forgets who fell silent, again and again."""
+        while True:
+            await trio.sleep(SWEEP_S)
+            for key in self.registry.expire(self._clock.monotonic_s()):
+                self.catalogue.forget(key)
+                self.relay.drop(key)
+
+    def _limited(self, handler: Handler) -> Handler:
+        """The handler, for callers that are not banned and do not ask too often."""
+
+        @functools.wraps(handler)
+        async def limited(caller: Peer, message: Message, payload: Buffer) -> tuple[Message, Buffer]:
+            self.judge.check(caller.key)
+            now_s = self._clock.monotonic_s()
+            wait_s = self._per_key.take(caller.key, now_s)
+            if caller.address is not None and not caller.address.is_loopback:
+                wait_s = max(wait_s, self._per_network.take(network_of(caller.address), now_s))
+            if wait_s:
+                raise Busy(what="The tracker", retry_after_s=round(wait_s, 2))
+            return await handler(caller, message, payload)
+
+        return limited
+
+
+@asynccontextmanager
+async def open_tracker(
+    keys: KeyPair,
+    store: Store,
+    *,
+    psk: bytes | None = None,
+    options: Options | None = None,
+    verifier: Verifier | None = None,
+    dial_back: DialBack | None = None,
+    clock: Clock | None = None,
+) -> AsyncIterator[Tracker]:
+    """Runs a tracker for the length of a block; the store stays open and is the caller's.
+
+    `verifier` is how proofs against liars are verified; without one nobody is banned. UnusableStore.
+    """
+    async with trio.open_nursery() as nursery:
+        tracker = Tracker(
+            store,
+            dial_back or dial_back_with(keys, psk),
+            nursery,
+            options=options or Options(),
+            verifier=verifier,
+            clock=clock or SystemClock(),
+            first_generation=random.SystemRandom().getrandbits(60),
+        )
+        await tracker.judge.load()
+        await tracker.publishing.load()
+        nursery.start_soon(tracker.sweep)
+        yield tracker
+        nursery.cancel_scope.cancel()
+
+
+async def run_tracker(
+    keys: KeyPair,
+    store_path: Path,
+    host: str | None,
+    port: int,
+    *,
+    psk: bytes | None = None,
+    options: Options | None = None,
+    verifier: Verifier | None = None,
+    task_status: trio.TaskStatus[list[Address]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Runs a tracker that serves no model itself, until cancelled; starts with the addresses it listens on.
+
+    UnusableStore, and CannotListen when the port is taken.
+    """
+    listeners = await rpc.listen(host, port)
+    store = await trio.to_thread.run_sync(SqliteStore, store_path)
+    try:
+        async with open_tracker(keys, store, psk=psk, options=options, verifier=verifier) as tracker:
+            await rpc.serve(listeners, keys, tracker.handlers(), psk=psk, task_status=task_status)
+    finally:
+        store.close()
+        for listener in listeners:
+            await listener.aclose()

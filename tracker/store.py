@@ -1,0 +1,223 @@
+"""What a tracker must not forget: which operator key owns a name, signed manifests, and bans with their
+proofs.
+
+Everything else is rebuilt from heartbeats. A store is small and seldom written, so every write is synced
+before it returns: after a crash what was acknowledged is there, and nothing is there by half.
+"""
+
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from swarm.errors import SwarmError
+from swarm.wire.keys import PeerKey
+
+FORMAT = 1
+
+
+class UnusableStore(SwarmError):
+    """The tracker's store {path} cannot be used: {reason}. Move it away to begin anew (names become free
+    again)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredManifest:
+    """A manifest as it was accepted: the signed bytes, and how many experts each layer has, signed too."""
+
+    root: bytes
+    name: str
+    version: int
+    operator: bytes
+    """The operator key that owns the name since this manifest was accepted."""
+    signed: bytes
+    experts_in_layer: tuple[int, ...]
+    layout_signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBan:
+    """A ban and the digest of its proof."""
+
+    number: int
+    key: PeerKey
+    reason: str
+    digest: bytes
+    unix_s: int
+
+
+class Store(Protocol):
+    """Where a tracker keeps what must outlive it. All methods block for as long as a disk takes."""
+
+    def publish(self, manifest: StoredManifest, forgotten: Sequence[bytes]) -> None:
+        """Keeps a manifest and binds its name to its operator, and drops the manifests with other roots."""
+
+    def manifests(self) -> list[StoredManifest]:
+        """All manifests, by name and version."""
+
+    def ban(self, ban: StoredBan, proof: bytes) -> None:
+        """Keeps a ban and its proof."""
+
+    def bans(self) -> list[StoredBan]:
+        """All bans, by number."""
+
+    def proof(self, digest: bytes) -> bytes | None:
+        """The proof with this digest."""
+
+    def close(self) -> None:
+        """Ends the use of the store."""
+
+
+class MemoryStore:
+    """A store that is forgotten with the process: for tests and for trackers that live as long as a test."""
+
+    def __init__(self) -> None:
+        self._manifests: dict[bytes, StoredManifest] = {}
+        self._bans: list[StoredBan] = []
+        self._proofs: dict[bytes, bytes] = {}
+
+    def publish(self, manifest: StoredManifest, forgotten: Sequence[bytes]) -> None:
+        self._manifests[manifest.root] = manifest
+        for root in forgotten:
+            self._manifests.pop(root, None)
+
+    def manifests(self) -> list[StoredManifest]:
+        return sorted(self._manifests.values(), key=lambda manifest: (manifest.name, manifest.version))
+
+    def ban(self, ban: StoredBan, proof: bytes) -> None:
+        self._bans.append(ban)
+        self._proofs[ban.digest] = proof
+
+    def bans(self) -> list[StoredBan]:
+        return list(self._bans)
+
+    def proof(self, digest: bytes) -> bytes | None:
+        return self._proofs.get(digest)
+
+    def close(self) -> None:
+        return
+
+
+_SCHEMA = """
+CREATE TABLE manifests (
+    root BLOB PRIMARY KEY, name TEXT NOT NULL, version INTEGER NOT NULL, operator BLOB NOT NULL,
+    signed BLOB NOT NULL, layout BLOB NOT NULL, layout_signature BLOB NOT NULL, UNIQUE (name, version));
+CREATE TABLE bans (
+    number INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, reason TEXT NOT NULL, digest BLOB NOT NULL,
+    unix_s INTEGER NOT NULL, proof BLOB NOT NULL);
+"""
+
+
+class SqliteStore:
+    """A store in one SQLite file (0600). Methods may be called from any thread, one at a time is let in."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens or creates the file. Raises UnusableStore."""
+        self._path = path
+        self._lock = threading.Lock()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path.touch(mode=0o600)
+            self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        except (OSError, sqlite3.Error) as error:
+            raise UnusableStore(path=path, reason=error) from error
+        try:
+            self._prepare()
+        except BaseException:
+            self._database.close()
+            raise
+
+    def _prepare(self) -> None:
+        with self._errors():
+            # One process a file: a second tracker would hand out names that the first has given away.
+            self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
+            self._database.execute("PRAGMA journal_mode = DELETE")
+            self._database.execute("PRAGMA synchronous = FULL")
+            with self._transaction():
+                (version,) = self._database.execute("PRAGMA user_version").fetchone()
+                if version == 0:
+                    for statement in _SCHEMA.split(";"):
+                        self._database.execute(statement)
+                    self._database.execute(f"PRAGMA user_version = {FORMAT}")
+                elif version != FORMAT:
+                    reason = f"it has format {version}, this software writes {FORMAT}"
+                    raise UnusableStore(path=self._path, reason=reason)
+
+    def publish(self, manifest: StoredManifest, forgotten: Sequence[bytes]) -> None:
+        layout = b"".join(count.to_bytes(2, "big") for count in manifest.experts_in_layer)
+        with self._errors(), self._transaction():
+            self._database.executemany(
+                "DELETE FROM manifests WHERE root = ?", [(root,) for root in forgotten]
+            )
+            self._database.execute(
+                "INSERT OR REPLACE INTO manifests VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (
+                    manifest.root,
+                    manifest.name,
+                    manifest.version,
+                    manifest.operator,
+                    manifest.signed,
+                    layout,
+                    manifest.layout_signature,
+                ),
+            )
+
+    def manifests(self) -> list[StoredManifest]:
+        with self._errors(), self._lock:
+            rows = self._database.execute(
+                "SELECT root, name, version, operator, signed, layout, layout_signature"
+                " FROM manifests ORDER BY name, version"
+            ).fetchall()
+        return [
+            StoredManifest(root, name, version, operator, signed, _counts(layout), layout_signature)
+            for root, name, version, operator, signed, layout, layout_signature in rows
+        ]
+
+    def ban(self, ban: StoredBan, proof: bytes) -> None:
+        with self._errors(), self._transaction():
+            self._database.execute(
+                "INSERT INTO bans VALUES (?, ?, ?, ?, ?, ?)",
+                (ban.number, ban.key, ban.reason, ban.digest, ban.unix_s, proof),
+            )
+
+    def bans(self) -> list[StoredBan]:
+        with self._errors(), self._lock:
+            rows = self._database.execute(
+                "SELECT number, key, reason, digest, unix_s FROM bans ORDER BY number"
+            ).fetchall()
+        return [StoredBan(*row) for row in rows]
+
+    def proof(self, digest: bytes) -> bytes | None:
+        with self._errors(), self._lock:
+            row = self._database.execute("SELECT proof FROM bans WHERE digest = ?", (digest,)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def close(self) -> None:
+        with self._lock:
+            self._database.close()
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._lock:
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._database.execute("ROLLBACK")
+                raise
+            self._database.execute("COMMIT")
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            reason = "another tracker is using it" if "locked" in str(error) else error
+            raise UnusableStore(path=self._path, reason=reason) from error
+
+
+def _counts(layout: bytes) -> tuple[int, ...]:
+    return tuple(int.from_bytes(layout[place : place + 2], "big") for place in range(0, len(layout), 2))
