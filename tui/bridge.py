@@ -8,6 +8,7 @@ batches, at most one wake-up at a time, however fast tokens come. Trio's thread 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -29,6 +30,8 @@ class Bridge:
         """`make` runs in the compute thread: it may import what is slow."""
         self._make = make
         self._loop = asyncio.get_running_loop()
+        # Textual finds its application by a context variable, which other threads do not have.
+        self._context = contextvars.copy_context()
         self._jobs: queue.SimpleQueue[tuple[Job, Deliver] | None] = queue.SimpleQueue()
         self._made = threading.Event()
         self._backend: Backend | None = None
@@ -76,7 +79,7 @@ class Bridge:
             self._backend.close()
 
     def _run(self, job: Job, deliver: Deliver) -> None:
-        batch = _Batch(self._loop, deliver)
+        batch = _Batch(self._loop, self._context, deliver)
         if self._backend is None:
             batch.put(Failed(self._problem))
             return
@@ -92,8 +95,11 @@ class Bridge:
 class _Batch:
     """Events on their way from a thread to a loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, deliver: Deliver) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, context: contextvars.Context, deliver: Deliver
+    ) -> None:
         self._loop = loop
+        self._context = context
         self._deliver = deliver
         self._lock = threading.Lock()
         self._events: list[Event] = []
@@ -104,7 +110,7 @@ class _Batch:
             if len(self._events) > 1:
                 return
         try:
-            self._loop.call_soon_threadsafe(self._flush)
+            self._loop.call_soon_threadsafe(self._flush, context=self._context)
         except RuntimeError:  # the loop is closed: nobody is left to be told
             return
 

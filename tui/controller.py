@@ -39,6 +39,9 @@ class View(Protocol):
     def say(self, text: str, kind: str = "note") -> None:
         """Tell the user something; kind is note, warning or error."""
 
+    def said(self, text: str) -> None:
+        """Show what the user sent."""
+
     def show(self, table: Table) -> None:
         """Show a table in the flow of the conversation."""
 
@@ -122,6 +125,7 @@ class Controller:
         if not self.conversation.title:
             self.conversation.title = title_of(text)
         self.conversation.turns.append(Turn("user", text))
+        self._view.said(text)
         self._answer()
 
     def take_reply(self, reasoning: str, text: str, stats: ReplyStats) -> None:

@@ -1,4 +1,4 @@
-"""What `/swarm`, `/model`, `/stats`, `/set` and `/help` say, as tables of plain text. Pure; both user interfaces show them."""
+"""What `/swarm`, `/model`, `/stats`, `/set` and `/help` say, as plain tables for both interfaces. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class Table:
 def peers(swarm: SwarmView) -> Table:
     """The peers, numbered, never named."""
     columns = (
-        Column("#", "right"), Column("role"), Column("path"), Column("rtt", "right"), Column("service", "right"),
+        Column("#", "right"), Column("role"), Column("path"), Column("rtt", "right"),
+        Column("service", "right"),
         Column("holds"), Column("calls", "right"), Column("down", "right"), Column("up", "right"),
         Column("state"),
     )  # fmt: skip
@@ -58,7 +59,8 @@ def coverage(swarm: SwarmView) -> str:
     missing = sum(count == 0 for count in cells)
     mean = sum(cells) / len(cells)
     whole = "complete" if not missing else f"{format_count(missing)} experts held by nobody"
-    return f"{format_count(len(cells))} experts in {len(swarm.experts)} layers · {mean:.1f} replicas each · {whole}"
+    size = f"{format_count(len(cells))} experts in {len(swarm.experts)} layers"
+    return f"{size} · {mean:.1f} replicas each · {whole}"
 
 
 def bans(swarm: SwarmView) -> Table:
@@ -143,7 +145,8 @@ def _bytes(reply: ReplyStats) -> str:
     tokens = reply.reply_tokens + reply.prompt_tokens - reply.cached_tokens
     if tokens <= 0:
         return text
-    return f"{text}; {format_bytes(reply.bytes_down / tokens)} and {format_bytes(reply.bytes_up / tokens)} a token"
+    each = f"{format_bytes(reply.bytes_down / tokens)} and {format_bytes(reply.bytes_up / tokens)}"
+    return f"{text}; {each} a token"
 
 
 def settings(sampling: Sampling, others: dict[str, str]) -> Table:

@@ -24,12 +24,17 @@ class Status:
     progress: Progress | None = None
     stats: ReplyStats = field(default_factory=ReplyStats)
     """Of the running reply, or of the last one."""
-    replying: bool = False
     swarm: SwarmView = field(default_factory=SwarmView)
     model: str = ""
+    context_used: int = 0
     context_tokens: int = 0
     problem: str = ""
     """Why nothing can be asked now; empty when it can."""
+
+    def measure(self, stats: ReplyStats) -> None:
+        """Newer numbers; a reply that has just begun does not know its context yet."""
+        self.stats = stats
+        self.context_used = stats.context_tokens or self.context_used
 
     def left(self, palette: Palette) -> Text:
         """What is going on."""
@@ -53,7 +58,7 @@ class Status:
         parts = [clean_line(self.model, 40)] if self.model else []
         parts += [link(self.swarm)] if self.swarm.link != "offline" or self.swarm.peers else []
         if self.context_tokens:
-            parts.append(f"{format_count(self.stats.context_tokens)}/{format_count(self.context_tokens)}")
+            parts.append(f"{format_count(self.context_used)}/{format_count(self.context_tokens)}")
         return Text(join(parts), palette.muted)
 
     def line(self, width: int, palette: Palette) -> Text:

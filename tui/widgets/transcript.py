@@ -49,6 +49,7 @@ class Transcript(ScrollView, can_focus=False):
         self._settling: Timer | None = None
         self._hits: list[Hit] = []
         self._hit = -1
+        self._follow = True
 
     @property
     def palette(self) -> Palette:
@@ -222,8 +223,13 @@ class Transcript(ScrollView, can_focus=False):
         if self._pending or (thinking and not self.fold_reasoning):
             self._draw_frame()
 
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Whether the end is followed depends on where the user scrolled to, not on what grew since."""
+        super().watch_scroll_y(old_value, new_value)
+        self._follow = new_value >= self.max_scroll_y - 1
+
     def _following(self) -> bool:
-        return self.scroll_offset.y >= self.max_scroll_y - 1
+        return self._follow or self.max_scroll_y == 0
 
     def _grown(self, following: bool) -> None:
         size = Size(self.document.width, self.document.height)
