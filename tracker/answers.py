@@ -28,6 +28,7 @@ from swarm.wire.messages.tracker import (
 from swarm.wire.rpc import Buffer, Handlers, Peer
 from tracker.assignment import assign_chunks, assign_experts, turn_of
 from tracker.catalogue import Catalogue, Holdings
+from tracker.clock import Clock
 from tracker.registry import Entry, Registry
 from tracker.relay import Relay
 
@@ -46,10 +47,11 @@ class TooManyHoldings(SwarmError):
 class Answers:
     """The handlers of Hold, Find, Assign and ListModels."""
 
-    def __init__(self, catalogue: Catalogue, registry: Registry, relay: Relay) -> None:
+    def __init__(self, catalogue: Catalogue, registry: Registry, relay: Relay, clock: Clock) -> None:
         self._catalogue = catalogue
         self._registry = registry
         self._relay = relay
+        self._clock = clock
         self._turn = 0
 
     def handlers(self) -> Handlers:
@@ -79,7 +81,7 @@ class Answers:
         else:
             held = sets[0]
         self._note(entry, message.root)
-        chunks.serve(caller.key, held)
+        chunks.serve(caller.key, held, self._clock.monotonic_s())
         entry.revision = message.revision
         return Held(message.revision), b""
 
@@ -95,7 +97,7 @@ class Answers:
             raise BadMessage(message=message.kind, reason="an expert is in RAM and not ready")
         self._note(entry, message.root)
         experts = model.profile(message.profile)
-        experts.serve(caller.key, ready)
+        experts.serve(caller.key, ready, self._clock.monotonic_s())
         experts.resident[caller.key] = resident.encode()
         if message.last_resort:
             experts.last_resort.add(caller.key)
@@ -166,7 +168,7 @@ class Answers:
             turn_of(caller.key),
         )
         self._note(entry, message.root)
-        chunks.tell(caller.key, assigned)
+        chunks.tell(caller.key, assigned, self._clock.monotonic_s())
         return Assigned(), assigned.encode()
 
     async def assign_experts(
@@ -186,7 +188,7 @@ class Answers:
             turn_of(caller.key),
         )
         self._note(entry, message.root)
-        experts.tell(caller.key, assigned)
+        experts.tell(caller.key, assigned, self._clock.monotonic_s())
         return Assigned(), assigned.encode()
 
     async def list_models(self, caller: Peer, message: ListModels, payload: Buffer) -> tuple[Models, bytes]:

@@ -24,6 +24,7 @@ MAX_CHUNKS = 1 << 21
 VERSIONS_KEPT = 3
 MAX_NAMES = 256
 MAX_PROFILES = 4
+PROMISE_S = 600.0
 
 
 class UnknownModel(SwarmError):
@@ -62,20 +63,37 @@ class Holdings:
     last_resort: set[PeerKey] = field(default_factory=set)
     donors: set[PeerKey] = field(default_factory=set)
     """Those that hold what they were told."""
+    promised_s: dict[PeerKey, float] = field(default_factory=dict)
+    """When a donor that does not serve all of it yet was told, or last served more."""
 
     def __post_init__(self) -> None:
         self.served = HoldingIndex(self.total)
         self.told = HoldingIndex(self.total)
 
-    def serve(self, peer: PeerKey, held: IndexSet) -> None:
+    def serve(self, peer: PeerKey, held: IndexSet, now_s: float) -> None:
         """Replaces what a peer serves. ValueError for an index beyond the last."""
+        more = not held <= self.served.held(peer)
         self.served.set(peer, held)
         self.told.set(peer, held | self.told.held(peer) if peer in self.donors else held)
+        if peer in self.promised_s and self.told.held(peer) == held:
+            del self.promised_s[peer]
+        elif peer in self.promised_s and more:
+            self.promised_s[peer] = now_s
 
-    def tell(self, peer: PeerKey, assigned: IndexSet) -> None:
+    def tell(self, peer: PeerKey, assigned: IndexSet, now_s: float) -> None:
         """Replaces what a peer was told to hold."""
         self.donors.add(peer)
         self.told.set(peer, assigned)
+        if assigned <= self.served.held(peer):
+            self.promised_s.pop(peer, None)
+        else:
+            self.promised_s[peer] = now_s
+
+    def release(self, now_s: float) -> None:
+        """Counts no more on donors that were told to hold something and do not come nearer to it."""
+        for peer in [peer for peer, then_s in self.promised_s.items() if then_s + PROMISE_S <= now_s]:
+            del self.promised_s[peer]
+            self.told.set(peer, self.served.held(peer))
 
     def forget(self, peer: PeerKey) -> None:
         """Forgets a peer."""
@@ -84,6 +102,7 @@ class Holdings:
         self.resident.pop(peer, None)
         self.last_resort.discard(peer)
         self.donors.discard(peer)
+        self.promised_s.pop(peer, None)
 
 
 @dataclass
@@ -227,6 +246,12 @@ class Catalogue:
         self._models[stored.root] = model
         self.revision += 1
         return model
+
+    def release(self, now_s: float) -> None:
+        """Counts no more on donors that do not come nearer to what they were told to hold."""
+        for model in self._models.values():
+            for holdings in model.holdings():
+                holdings.release(now_s)
 
     def note(self, peer: PeerKey, root: bytes) -> None:
         """Remembers that a peer has something to do with a model, so that it can be forgotten."""

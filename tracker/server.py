@@ -85,7 +85,7 @@ class Tracker:
         self.relay = Relay(nursery, self.registry, clock, options.relay)
         self.judge = Judge(store, clock, verifier, self.forget)
         self.publishing = Publishing(self.catalogue, store, clock, options.operators)
-        self._answers = Answers(self.catalogue, self.registry, self.relay)
+        self._answers = Answers(self.catalogue, self.registry, self.relay, clock)
 
     def handlers(self) -> dict[type[Message], Handler]:
         """What to answer, by the type of the message: for `rpc.serve`, alone or merged with others'."""
@@ -161,12 +161,14 @@ class Tracker:
         self.relay.drop(key)
 
     async def sweep(self) -> None:
-        """Forgets who fell silent, again and again."""
+        """Forgets who fell silent and what was promised too long ago, again and again."""
         while True:
             await trio.sleep(SWEEP_S)
+            self.catalogue.release(self._clock.monotonic_s())
             for key in self.registry.expire(self._clock.monotonic_s()):
                 self.catalogue.forget(key)
                 self.relay.drop(key)
+                await trio.lowlevel.checkpoint()  # many may fall silent at once: others are answered between
 
     def _limited(self, handler: Handler) -> Handler:
         """The handler, for callers that are not banned and do not ask too often."""

@@ -17,11 +17,16 @@ from swarm.errors import SwarmError
 from swarm.wire.keys import PeerKey
 
 FORMAT = 1
+_PATIENCE_S = 0.5
 
 
 class UnusableStore(SwarmError):
     """The tracker's store {path} cannot be used: {reason}. Move it away to begin anew (names become free
     again)."""
+
+
+class StoreInUse(SwarmError):
+    """The tracker's store {path} is used by another tracker; stop that one, or give this one another folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +120,15 @@ class SqliteStore:
     """A store in one SQLite file (0600). Methods may be called from any thread, one at a time is let in."""
 
     def __init__(self, path: Path) -> None:
-        """Opens or creates the file. Raises UnusableStore."""
+        """Opens or creates the file. Raises UnusableStore, StoreInUse."""
         self._path = path
         self._lock = threading.Lock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             path.touch(mode=0o600)
-            self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._database = sqlite3.connect(
+                path, timeout=_PATIENCE_S, isolation_level=None, check_same_thread=False
+            )
         except (OSError, sqlite3.Error) as error:
             raise UnusableStore(path=path, reason=error) from error
         try:
@@ -215,8 +222,9 @@ class SqliteStore:
         try:
             yield
         except sqlite3.Error as error:
-            reason = "another tracker is using it" if "locked" in str(error) else error
-            raise UnusableStore(path=self._path, reason=reason) from error
+            if "locked" in str(error):
+                raise StoreInUse(path=self._path) from error
+            raise UnusableStore(path=self._path, reason=error) from error
 
 
 def _counts(layout: bytes) -> tuple[int, ...]:

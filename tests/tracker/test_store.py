@@ -1,0 +1,138 @@
+"""The store: both kinds keep the same, the one in a file survives whatever ends the process."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from swarm.wire.keys import PeerKey
+from tracker.store import MemoryStore, SqliteStore, Store, StoredBan, StoredManifest, UnusableStore
+
+
+def manifest(number: int, name: str = "model", version: int = 1) -> StoredManifest:
+    return StoredManifest(
+        bytes([number]) * 32, name, version, b"o" * 32, b"signed" * number, (0, 64), b"s" * 64
+    )
+
+
+def ban(number: int) -> StoredBan:
+    return StoredBan(number, PeerKey(bytes([number]) * 32), "it lied", bytes([number]) * 32, 1_700_000_000)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    opened = MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "deep" / "tracker.sqlite")
+    yield opened
+    opened.close()
+
+
+def test_what_was_kept_comes_back_in_order(store: Store) -> None:
+    first, second, other = manifest(1), manifest(2, version=2), manifest(3, name="a")
+    store.publish(second, [])
+    store.publish(first, [])
+    store.publish(other, [])
+    assert store.manifests() == [other, first, second]
+    store.publish(manifest(4, version=3), [first.root])
+    assert [kept.version for kept in store.manifests() if kept.name == "model"] == [2, 3]
+    store.ban(ban(1), b"proof one")
+    store.ban(ban(2), b"proof two")
+    assert store.bans() == [ban(1), ban(2)]
+    assert store.proof(ban(2).digest) == b"proof two"
+    assert store.proof(b"x" * 32) is None
+
+
+def test_publishing_again_replaces(store: Store) -> None:
+    store.publish(manifest(1), [])
+    renewed = StoredManifest(bytes([1]) * 32, "model", 1, b"n" * 32, b"again", (), b"t" * 64)
+    store.publish(renewed, [])
+    assert store.manifests() == [renewed]
+
+
+def test_a_file_is_private_and_keeps_everything(tmp_path: Path) -> None:
+    path = tmp_path / "tracker.sqlite"
+    store = SqliteStore(path)
+    store.publish(manifest(1), [])
+    store.ban(ban(1), b"proof")
+    store.close()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    again = SqliteStore(path)
+    assert again.manifests() == [manifest(1)]
+    assert again.bans() == [ban(1)]
+    again.close()
+
+
+def test_two_trackers_never_share_a_file(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "tracker.sqlite")
+    code = "import sys, pathlib, tracker.store; tracker.store.SqliteStore(pathlib.Path(sys.argv[1]))"
+    command = [sys.executable, "-c", code, str(tmp_path / "tracker.sqlite")]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "is used by another tracker" in result.stderr
+    store.close()
+
+
+@pytest.mark.parametrize("damage", ["text", "newer", "folder"])
+def test_an_unusable_file_is_named_with_the_remedy(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "tracker.sqlite"
+    if damage == "text":
+        path.write_text("this is no database, but it is long enough to be taken for one" * 20)
+    elif damage == "newer":
+        store = SqliteStore(path)
+        store._database.execute("PRAGMA user_version = 99")
+        store.close()
+    else:
+        path.mkdir()
+    with pytest.raises(UnusableStore, match="Move it away"):
+        SqliteStore(path)
+
+
+def test_a_failed_write_leaves_nothing_by_half(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "tracker.sqlite")
+    store.publish(manifest(1), [])
+    store.ban(ban(1), b"proof")
+    broken = StoredManifest(b"z" * 32, "model", 1, None, b"", (), b"")  # type: ignore[arg-type]
+    with pytest.raises(UnusableStore):
+        store.publish(broken, [manifest(1).root])
+    with pytest.raises(UnusableStore):
+        store.ban(ban(1), b"another")
+    assert store.manifests() == [manifest(1)]
+    assert store.proof(ban(1).digest) == b"proof"
+    store.close()
+
+
+def test_a_killed_process_loses_nothing_it_acknowledged(tmp_path: Path) -> None:
+    path = tmp_path / "tracker.sqlite"
+    code = textwrap.dedent(
+        """
+        import sys
+        from pathlib import Path
+        from tracker.store import SqliteStore, StoredManifest
+        store = SqliteStore(Path(sys.argv[1]))
+        start = len(store.manifests())
+        for version in range(start + 1, start + 1000):
+            root = version.to_bytes(32, "big")
+            store.publish(StoredManifest(root, "m", version, b"o" * 32, b"x" * 5000, (), b"s" * 64), [])
+            print(version, flush=True)
+        """
+    )
+    acknowledged = 0
+    for kill_after in (1, 4, 9):
+        with subprocess.Popen(
+            [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            for _ in range(kill_after):
+                acknowledged = int(process.stdout.readline())
+            os.kill(process.pid, signal.SIGKILL)
+            for line in process.stdout:
+                acknowledged = int(line)
+        store = SqliteStore(path)
+        versions = [kept.version for kept in store.manifests()]
+        store.close()
+        assert versions == list(range(1, len(versions) + 1))
+        assert acknowledged <= len(versions) <= acknowledged + 1
