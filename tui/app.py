@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable, Iterable
 from typing import ClassVar
@@ -38,7 +39,13 @@ class SwarmApp(App[None]):
     ENABLE_COMMAND_PALETTE = True
     CSS = """
     Screen { background: $background; color: $foreground; }
-    OptionList > .option-list--option-highlighted { text-style: none; }
+    OptionList {
+        border: none; background: $background; padding: 0; scrollbar-size-vertical: 1;
+        &:focus { border: none; background-tint: $background 0%; }
+        & > .option-list--option-highlighted { text-style: none; }
+    }
+    Input, Input:focus { background-tint: $background 0%; }
+    VerticalScroll { scrollbar-size-vertical: 1; }
     Toast { background: $panel; color: $foreground; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -47,7 +54,8 @@ class SwarmApp(App[None]):
     ]
 
     def __init__(self, options: Options, make: Make) -> None:
-        super().__init__()
+        # Without colour, styles such as bold stay and every colour goes; else the theme decides.
+        super().__init__(ansi_color=True if "NO_COLOR" in os.environ else None)
         self.options = options
         self.exit_signal = 0
         self._make = make
@@ -63,8 +71,8 @@ class SwarmApp(App[None]):
 
     def on_mount(self) -> None:
         """Paint first; then make the backend in its thread."""
-        self.register_theme(theme.DARK)
-        self.register_theme(theme.LIGHT)
+        for known in (theme.DARK, theme.LIGHT, theme.TERMINAL):
+            self.register_theme(known)
         self.use_theme(self._preferences.theme or theme.preferred())
         self._catch_signals()
         self.bridge = Bridge(self._make)

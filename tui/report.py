@@ -9,7 +9,7 @@ from tui.cleaner import clean_line
 from tui.commands import BY_NAME, COMMANDS, DISPLAY, NETWORK, SAMPLING, Command
 from tui.options import Sampling
 from tui.tables import Column
-from tui.units import format_bytes, format_count, format_ms, format_seconds, format_share
+from tui.units import format_bytes, format_count, format_ms, format_seconds, format_share, plural
 from tui.views import DonationView, ModelView, PeerView, ReplyStats, SwarmView
 
 
@@ -27,9 +27,10 @@ class Table:
 def peers(swarm: SwarmView) -> Table:
     """The peers, numbered, never named."""
     columns = (
-        Column("#", "right"), Column("role"), Column("path"), Column("rtt", "right"),
+        Column("#", "right"), Column("role"), Column("path", spare=1), Column("rtt", "right"),
         Column("service", "right"),
-        Column("holds"), Column("calls", "right"), Column("down", "right"), Column("up", "right"),
+        Column("holds"), Column("calls", "right"), Column("down", "right"),
+        Column("up", "right", spare=2),
         Column("state"),
     )  # fmt: skip
     rows = [_peer(peer) for peer in swarm.peers]
@@ -58,7 +59,7 @@ def coverage(swarm: SwarmView) -> str:
         return ""
     missing = sum(count == 0 for count in cells)
     mean = sum(cells) / len(cells)
-    whole = "complete" if not missing else f"{format_count(missing)} experts held by nobody"
+    whole = "complete" if not missing else f"{plural(missing, 'expert')} held by nobody"
     size = f"{format_count(len(cells))} experts in {len(swarm.experts)} layers"
     return f"{size} · {mean:.1f} replicas each · {whole}"
 
@@ -86,10 +87,20 @@ def donation(view: DonationView) -> str:
 def models(listed: Sequence[ModelView]) -> Table:
     """All models of the swarm."""
     columns = (
-        Column(""), Column("model"), Column("family"), Column("format"), Column("size", "right"),
+        Column(""), Column("model"), Column("family", spare=2), Column("format", spare=1),
+        Column("size", "right"),
         Column("coverage"), Column("to fetch", "right"),
     )  # fmt: skip
     return Table("Models", columns, [_model(model) for model in listed], "This swarm serves no model.")
+
+
+def greeting(model: ModelView, context_tokens: int) -> str:
+    """What is said when a model is open."""
+    facts = [model.format, format_bytes(model.size_bytes) if model.size_bytes else ""]
+    about = ", ".join(clean_line(fact, 20) for fact in facts if fact)
+    name = clean_line(model.name, 60) + (f" ({about})" if about else "")
+    context = format_count(context_tokens)
+    return f"{name} answers, with a context of {context} tokens. F1 lists keys and commands."
 
 
 def _model(model: ModelView) -> list[str]:

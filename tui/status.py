@@ -13,7 +13,7 @@ from rich.text import Text
 from tui.cleaner import clean_line
 from tui.messages import Phase, Progress
 from tui.palette import Palette
-from tui.units import format_bytes, format_count, format_share
+from tui.units import format_bytes, format_count, format_share, plural
 from tui.views import ReplyStats, SwarmView
 
 
@@ -53,24 +53,24 @@ class Status:
         done = self._work() if self.stats.reply_tokens else []
         return Text.assemble(("● ", palette.good), (join(["ready", *done]), palette.muted))
 
-    def right(self, palette: Palette) -> Text:
-        """Where we are."""
-        parts = [clean_line(self.model, 40)] if self.model else []
-        parts += [link(self.swarm)] if self.swarm.link != "offline" or self.swarm.peers else []
+    def right(self, room: int) -> str:
+        """Where we are, as much of it as there is room for."""
+        model = clean_line(self.model, 40)
+        network = link(self.swarm) if self.swarm.link != "offline" or self.swarm.peers else ""
+        context = ""
         if self.context_tokens:
-            parts.append(f"{format_count(self.context_used)}/{format_count(self.context_tokens)}")
-        return Text(join(parts), palette.muted)
+            context = f"{format_count(self.context_used)}/{format_count(self.context_tokens)}"
+        for parts in ([model, network, context], [model, context], [context], [""]):
+            if cell_len(text := join(parts)) <= room:
+                break
+        return text
 
     def line(self, width: int, palette: Palette) -> Text:
         """Both, on one line; what does not fit is cut, what goes on comes first."""
-        left, right = self.left(palette), self.right(palette)
-        room = width - left.cell_len - 2
-        if room < right.cell_len:
-            if room < 12:
-                left.truncate(width, overflow="ellipsis")
-                return left
-            right.truncate(room, overflow="ellipsis")
-        space = max(1, width - left.cell_len - right.cell_len)
+        left = self.left(palette)
+        left.truncate(width, overflow="ellipsis")
+        right = Text(self.right(width - left.cell_len - 2), palette.muted)
+        space = max(0, width - left.cell_len - right.cell_len)
         return Text.assemble(left, " " * space, right)
 
     def _work(self) -> list[str]:
@@ -90,11 +90,6 @@ class Status:
 def join(parts: list[str]) -> str:
     """Parts of a line, with a quiet dot between them."""
     return " · ".join(part for part in parts if part)
-
-
-def plural(count: int, noun: str) -> str:
-    """1 hedge, 2 hedges."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def link(swarm: SwarmView) -> str:
@@ -127,8 +122,3 @@ def _same_unit(done: int, total: int) -> str:
     """The first of two sizes without its unit, if both have the same."""
     first, second = format_bytes(done).split(), format_bytes(total).split()
     return first[0] if first[1] == second[1] else " ".join(first)
-
-
-def fits(text: str, width: int) -> bool:
-    """Whether a line is at most so many cells wide."""
-    return cell_len(text) <= width

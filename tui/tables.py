@@ -20,10 +20,12 @@ _NARROWEST = 4
 
 @dataclass(frozen=True)
 class Column:
-    """A column's heading, and the side its cells lean to."""
+    """A column's heading, the side its cells lean to, and whether it can be left out."""
 
     name: str
     align: Literal["left", "right"] = "left"
+    spare: int = 0
+    """Where room is short, columns with the largest numbers go first; 0 stays."""
 
 
 def layout(
@@ -45,6 +47,20 @@ def layout(
     for row in every[1:]:
         lines += _row(row, widths, columns)
     return lines
+
+
+def choose(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[int]:
+    """The columns that fit without wrapping, after leaving out spare ones."""
+    widths = [
+        max(cell_len(row[at]) for row in ([c.name for c in columns], *rows)) for at in range(len(columns))
+    ]
+    kept = list(range(len(columns)))
+    while sum(widths[at] for at in kept) + _GAP * (len(kept) - 1) > width:
+        spare = max(kept, key=lambda at: columns[at].spare)
+        if not columns[spare].spare:
+            break
+        kept.remove(spare)
+    return kept
 
 
 def plain(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -66,7 +66,46 @@ LIGHT = Theme(
         "scrollbar-background-active": "#fbfbfa",
     },
 )
-THEMES: Mapping[str, str] = {"dark": DARK.name, "light": LIGHT.name, "terminal": "ansi-dark"}
+TERMINAL = Theme(
+    name="swarm-terminal",
+    ansi=True,
+    primary="ansi_cyan",
+    secondary="ansi_blue",
+    accent="ansi_cyan",
+    foreground="ansi_default",
+    background="ansi_default",
+    surface="ansi_default",
+    panel="ansi_default",
+    boost="ansi_default",
+    success="ansi_green",
+    warning="ansi_yellow",
+    error="ansi_red",
+    dark=True,
+    variables={
+        "ansi-background": "ansi_black",
+        "ansi-foreground": "ansi_white",
+        "border": "ansi_bright_black",
+        "border-blurred": "ansi_bright_black",
+        "block-cursor-foreground": "ansi_black",
+        "block-cursor-background": "ansi_cyan",
+        "block-cursor-text-style": "none",
+        "input-cursor-background": "ansi_black",
+        "input-cursor-foreground": "ansi_bright_white",
+        "input-cursor-text-style": "none",
+        "input-selection-background": "ansi_blue",
+        "input-selection-foreground": "ansi_white",
+        "screen-selection-background": "ansi_blue",
+        "screen-selection-foreground": "ansi_white",
+        "scrollbar": "ansi_bright_black",
+        "scrollbar-hover": "ansi_white",
+        "scrollbar-active": "ansi_white",
+        "scrollbar-background": "ansi_default",
+        "scrollbar-background-hover": "ansi_default",
+        "scrollbar-background-active": "ansi_default",
+        "scrollbar-corner-color": "ansi_default",
+    },
+)
+THEMES: Mapping[str, str] = {"dark": DARK.name, "light": LIGHT.name, "terminal": TERMINAL.name}
 _PALETTES: Mapping[str, Palette] = {DARK.name: palette.DARK, LIGHT.name: palette.LIGHT}
 
 

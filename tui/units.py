@@ -37,6 +37,11 @@ def format_count(count: float) -> str:
     return f"{count:,.0f}"
 
 
+def plural(count: int, noun: str) -> str:
+    """1 hedge, 2 hedges."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
 def format_seconds(seconds: float) -> str:
     """0.8 s, 42 s, 3 min 20 s, 2 h 5 min."""
     if seconds < 9.95:

@@ -306,6 +306,7 @@ class ChatScreen(Screen[None]):
         self.status.progress = None
         self.status.problem = ""
         self.refresh_status()
+        self.say(report.greeting(ready.model, ready.context_tokens))
 
     def _know(self) -> None:
         self.editor.know(self.controller.completions())

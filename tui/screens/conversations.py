@@ -22,8 +22,8 @@ class ConversationsScreen(Panel[str]):
     KEYS_TEXT = "Enter opens · Esc closes"
     DEFAULT_CSS = """
     ConversationsScreen {
-        & Input { border: none; height: 1; margin: 0 0 1 0; background: $panel; }
-        & OptionList { height: auto; max-height: 100%; border: none; padding: 0; background: $background; }
+        & Input, & Input:focus { border: none; height: 1; margin: 0 0 1 0; background: $panel; }
+        & OptionList { height: auto; max-height: 100%; }
     }
     """
     AUTO_FOCUS: ClassVar[str] = "Input"

@@ -25,9 +25,7 @@ class ModelsScreen(Panel[str]):
     TITLE_TEXT = "Models"
     KEYS_TEXT = "Enter switches · Esc closes"
     DEFAULT_CSS = """
-    ModelsScreen OptionList {
-        height: auto; max-height: 100%; border: none; padding: 0; background: $background;
-    }
+    ModelsScreen OptionList { height: auto; max-height: 100%; }
     """
     AUTO_FOCUS: ClassVar[str] = "OptionList"
 

@@ -27,6 +27,7 @@ class Panel(ModalScreen[T]):
         & > #panel {
             width: 100%; max-width: 112; height: auto; max-height: 100%;
             border: round $border; background: $background; padding: 0 1;
+            overflow-y: auto;
             border-title-color: $accent; border-subtitle-color: $text-muted;
         }
         &.full > #panel { height: 100%; }

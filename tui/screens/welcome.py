@@ -65,9 +65,8 @@ class WelcomeScreen(Screen[Answers]):
         & #title { margin-bottom: 1; }
         & Input { border: round $border-blurred; background: $background; margin: 1 0 0 0; height: 3; }
         & Input:focus { border: round $border; }
-        & OptionList {
-            border: none; background: $background; padding: 0; margin-top: 1; height: auto; max-height: 14;
-        }
+        & OptionList { margin: 1 0; height: auto; max-height: 14; }
+        & #looking { margin-top: 1; }
         & #problem { color: $error; margin-top: 1; }
         & #progress { color: $text-muted; margin-top: 1; }
         & #sizes { height: 4; }

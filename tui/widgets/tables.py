@@ -8,7 +8,7 @@ from rich.text import Text
 
 from tui.palette import Palette
 from tui.report import Table
-from tui.tables import layout
+from tui.tables import choose, layout
 
 
 def table_lines(table: Table) -> Callable[[int, Palette], list[Text]]:
@@ -18,10 +18,11 @@ def table_lines(table: Table) -> Callable[[int, Palette], list[Text]]:
         title = [Text(table.title, palette.heading)] if table.title else []
         if not table.rows:
             return [*title, Text(table.empty, palette.muted)]
-        heading = [Text(column.name) for column in table.columns]
-        named = any(column.name for column in table.columns)
-        rows = [[_cell(cell, at, named, palette) for at, cell in enumerate(row)] for row in table.rows]
-        lines = layout(table.columns, heading, rows, width, palette)
+        kept = choose(table.columns, table.rows, width)
+        columns = [table.columns[at] for at in kept]
+        named = any(column.name for column in columns)
+        rows = [[_cell(row[at], at, named, palette) for at in kept] for row in table.rows]
+        lines = layout(columns, [Text(column.name) for column in columns], rows, width, palette)
         return title + (lines if named else lines[2:])
 
     return render
