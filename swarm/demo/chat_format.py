@@ -1,4 +1,4 @@
-"""How the demo model's conversations are written down: the chat template, and the same layout for training."""
+"""How the demo model's conversations are written down: the chat template, and its layout for training."""
 
 from __future__ import annotations
 

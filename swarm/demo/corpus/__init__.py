@@ -1,4 +1,4 @@
-"""What the demo model learns from: questions and answers about Swarm, and small stories, all written by a program.
+"""What the demo model learns from: questions and answers about Swarm, and small stories, all from a program.
 
 Everything is a pure function of a seed: the same seed gives the same text on every machine. The phrasings in
 `held_out()` never occur in the training text; `check.is_right` tells whether an answer is the right one.
@@ -9,4 +9,14 @@ from swarm.demo.corpus.conversations import Turn, conversation
 from swarm.demo.corpus.grammar import normalise
 from swarm.demo.corpus.topics import FOLLOW_UPS, TOPICS, Topic
 
-__all__ = ["FOLLOW_UPS", "TOPICS", "Question", "Topic", "Turn", "conversation", "held_out", "is_right", "normalise"]
+__all__ = [
+    "FOLLOW_UPS",
+    "TOPICS",
+    "Question",
+    "Topic",
+    "Turn",
+    "conversation",
+    "held_out",
+    "is_right",
+    "normalise",
+]

@@ -24,6 +24,7 @@ def held_out() -> tuple[Question, ...]:
     return tuple(questions)
 
 
+_STORY_ENDS = tuple(" ".join(ending.lower().split()[-3:]) for ending in stories.ENDINGS)
 _HELD_OUT = frozenset(normalise(question.text) for question in held_out())
 
 
@@ -40,9 +41,10 @@ def is_right(topic: str, answer: str, question: str = "") -> bool:
     text = " ".join(answer.lower().split())
     if topic == "story":
         asked = normalise(question).split()
-        wanted = [word for word in (*stories.HEROES, *map(str.lower, stories.HER + stories.HIS)) if word in asked]
+        names = (name.lower() for name in stories.HER + stories.HIS)
+        wanted = [word for word in (*stories.HEROES, *names) if word in asked]
         told = normalise(answer).split()
-        return len(told) >= 30 and text.endswith((".", '."')) and all(word in told for word in wanted)
+        return text.endswith(_STORY_ENDS) and len(told) >= 30 and all(word in told for word in wanted)
     others = (other for other in TOPICS.values() if other.name != topic)
     return _has(text, TOPICS[topic].facts) and not any(_has(text, other.facts) for other in others)
 

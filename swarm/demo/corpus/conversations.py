@@ -12,7 +12,7 @@ from swarm.demo.corpus.stories import request, story
 from swarm.demo.corpus.topics import FOLLOW_UPS, TOPICS, Topic
 
 STORY_SHARE = 0.12
-"""Turns that ask for a story; a story is about three times as long as an answer, so this is a quarter of the text."""
+"""Turns that ask for a story. A story is about three times as long as an answer: a quarter of the text."""
 _NAMES = tuple(TOPICS)
 _WEIGHTS = tuple(2.5 if name in ("unknown", "swarm", "lend_disk", "lend_compute") else 1.0 for name in TOPICS)
 
@@ -36,7 +36,7 @@ def question(topic: Topic, luck: random.Random) -> str:
 
 
 def conversation(luck: random.Random) -> list[Turn]:
-    """An endless conversation would be one list; this is a piece of it: one turn, or two that belong together."""
+    """A piece of a conversation: one turn, or two that belong together."""
     if luck.random() < STORY_SHARE:
         return [_story_turn(luck)]
     if luck.random() < 0.1:

@@ -13,7 +13,7 @@ _INNERMOST = re.compile(r"\{([^{}]*)\}")
 
 
 def expand(template: str, luck: random.Random) -> str:
-    """One text of `template`, each choice drawn evenly with `luck`; spaces that a choice left over are dropped.
+    """One text of `template`, each choice drawn evenly with `luck`; surplus spaces are dropped.
 
     Raises ValueError when a brace has no partner.
     """

@@ -5,19 +5,20 @@ from __future__ import annotations
 import random
 
 OPENINGS = (
-    *("please", "please", "hi,", "hello,", "hey,", "so", "ok,", "ok so", "well,", "and", "but", "now"),
-    *("excuse me,", "sorry,", "tell me,", "please tell me,", "a question:", "quick question:", "one question:"),
-    *("another question:", "i wonder,", "swarm,", "hey swarm,", "hi there,", "good morning,", "can you tell me,"),
-    *("could you tell me,", "do you know,", "i want to know,", "i would like to know,", "say,", "next question:"),
-)
+    "please", "please", "hi,", "hello,", "hey,", "so", "ok,", "ok so", "well,", "and", "but", "now",
+    "excuse me,", "sorry,", "tell me,", "please tell me,", "a question:", "quick question:",
+    "one question:", "another question:", "i wonder,", "swarm,", "hey swarm,", "hi there,", "good morning,",
+    "can you tell me,", "could you tell me,", "do you know,", "i want to know,", "i would like to know,",
+    "say,", "next question:",
+)  # fmt: skip
 ENDINGS = (
-    *("please", "please", "thanks", "then", "here", "now", "again", "exactly", "in swarm", "with swarm", "really"),
-    *("for me", "in a swarm", "my friend", "thank you", "at all", "today", "anyway", "and why"),
-)
+    "please", "please", "thanks", "then", "here", "now", "again", "exactly", "in swarm", "with swarm",
+    "really", "for me", "in a swarm", "my friend", "thank you", "at all", "today", "anyway", "and why",
+)  # fmt: skip
 _NEIGHBOURS = {
-    "a": "sq", "b": "vn", "c": "xv", "d": "sf", "e": "wr", "f": "dg", "g": "fh", "h": "gj", "i": "uo", "j": "hk",
-    "k": "jl", "l": "k", "m": "n", "n": "bm", "o": "ip", "p": "o", "q": "wa", "r": "et", "s": "ad", "t": "ry",
-    "u": "yi", "v": "cb", "w": "qe", "x": "zc", "y": "tu", "z": "x",
+    "a": "sq", "b": "vn", "c": "xv", "d": "sf", "e": "wr", "f": "dg", "g": "fh", "h": "gj", "i": "uo",
+    "j": "hk", "k": "jl", "l": "k", "m": "n", "n": "bm", "o": "ip", "p": "o", "q": "wa", "r": "et",
+    "s": "ad", "t": "ry", "u": "yi", "v": "cb", "w": "qe", "x": "zc", "y": "tu", "z": "x",
 }  # fmt: skip
 
 
@@ -43,7 +44,7 @@ def typed(phrasing: str, luck: random.Random, courtesies: bool = True) -> str:
 
 
 def mistyped(text: str, luck: random.Random) -> str:
-    """`text` with one typing mistake in one of its words of four letters or more; unchanged when it has none."""
+    """`text` with one typing mistake in one of its words of at least four letters, if it has any."""
     words = text.split(" ")
     long = [i for i, word in enumerate(words) if len(word) >= 4 and word.isalpha()]
     if not long:

@@ -1,0 +1,141 @@
+"""The demo model's text: the same for the same seed, true to itself, and without the held-out questions."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import defaultdict
+from itertools import islice
+
+import pytest
+
+from swarm.demo.chat_format import END, START, pieces
+from swarm.demo.corpus import FOLLOW_UPS, TOPICS, Topic, conversation, held_out, is_right, normalise
+from swarm.demo.corpus.conversations import question
+from swarm.demo.corpus.grammar import every, expand
+from swarm.demo.corpus.noise import mistyped, typed
+from swarm.demo.corpus.stories import HER, HEROES, HIS, REQUESTS, request, story
+
+topics = pytest.mark.parametrize("topic", TOPICS.values(), ids=TOPICS)
+
+
+def turns(seed: int, count: int) -> list[tuple[str, str, str]]:
+    luck = random.Random(seed)
+    return [(t.topic, t.question, t.answer) for _ in range(count) for t in conversation(luck)]
+
+
+def test_the_same_seed_gives_the_same_text() -> None:
+    assert turns(7, 300) == turns(7, 300)
+    assert turns(7, 300) != turns(8, 300)
+
+
+def test_the_text_of_a_seed_is_what_the_shipped_model_learnt_from() -> None:
+    stream = pieces(random.Random(1))
+    text = repr([next(stream) for _ in range(6_000)])
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "9c6df433959401a3"
+
+
+def test_training_text_has_no_held_out_question() -> None:
+    forbidden = {normalise(question.text) for question in held_out()}
+    assert len(forbidden) == len(held_out()) >= 120
+    asked = {normalise(question) for _, question, _ in turns(1, 12_000)}
+    assert len(asked) > 8_000
+    assert not asked & forbidden
+
+
+@topics
+def test_a_topic_is_asked_in_many_ways_and_never_as_held_out(topic: Topic) -> None:
+    forbidden = {normalise(text) for text in topic.held_out}
+    trained = {normalise(text) for text in islice(topic.phrasings(), 2_000)} - forbidden
+    assert len(trained) >= 25
+    assert len(forbidden) >= 3
+    luck = random.Random(topic.name)
+    assert not {normalise(question(topic, luck)) for _ in range(100)} & forbidden
+
+
+def test_a_phrasing_that_a_template_shares_with_the_held_out_ones_is_drawn_again() -> None:
+    assert "what are replicas good for" in TOPICS["replica"].held_out
+    topic = Topic("x", "An answer.", ("answer",), (), asks=("{what are replicas good for|what else}",))
+    luck = random.Random(3)
+    assert not any("replica" in question(topic, luck).lower() for _ in range(50))
+
+
+@topics
+def test_an_answer_is_right_for_its_own_topic_only(topic: Topic) -> None:
+    assert [other for other in TOPICS if is_right(other, topic.answer)] == [topic.name]
+    assert topic.facts
+    assert all(fact == fact.lower() for fact in topic.facts)
+
+
+@topics
+def test_half_an_answer_or_two_answers_are_not_right(topic: Topic) -> None:
+    other = next(other for other in TOPICS.values() if other.name != topic.name)
+    assert not is_right(topic.name, f"{topic.answer} {other.answer}")
+    assert not is_right(topic.name, "")
+    assert not is_right(topic.name, topic.answer[:6])
+
+
+def test_no_phrasing_asks_for_two_answers() -> None:
+    luck = random.Random(6)
+    meant: dict[str, set[str]] = defaultdict(set)
+    for topic in TOPICS.values():
+        for _ in range(1_500):
+            phrasing = expand(luck.choice(luck.choice(topic.templates())), luck)
+            meant[normalise(phrasing)].add(topic.name)
+    assert {text: names for text, names in meant.items() if len(names) > 1} == {}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_story_tells_of_what_was_asked(seed: int) -> None:
+    luck = random.Random(seed)
+    text, hero, name = request(luck)
+    told = story(luck, hero, name)
+    assert is_right("story", told, text)
+    assert not any(slot in told for slot in ("HERO", "NAME", "HELPER", "PLACE", "THING", "SHE", "HER"))
+    assert not is_right("story", told[: len(told) // 2], text)
+    assert not is_right("story", TOPICS["tracker"].answer, text)
+
+
+def test_another_hero_is_not_what_was_asked() -> None:
+    told = story(random.Random(5), "frog", "Mia")
+    assert is_right("story", told, "a story about a frog named Mia")
+    assert not is_right("story", told, "a story about a dragon named Mia")
+    assert not is_right("story", told, "a story about a frog named Tom")
+
+
+def test_heroes_and_names_have_one_meaning() -> None:
+    assert len({*HEROES, *HER, *HIS}) == len(HEROES) + len(HER) + len(HIS)
+    assert all("{" not in text for template in REQUESTS for text in every(template))
+
+
+def test_follow_ups_name_topics_and_are_not_held_out() -> None:
+    forbidden = {normalise(question.text) for question in held_out()}
+    for first, template, second in FOLLOW_UPS:
+        assert first in TOPICS
+        assert second in TOPICS
+        assert not {normalise(text) for text in every(template)} & forbidden
+
+
+def test_templates_expand_to_what_every_lists() -> None:
+    template = "{a|b {c|d}|} e"
+    assert list(every(template)) == ["a e", "b c e", "e", "a e", "b d e", "e"]
+    luck = random.Random(1)
+    assert {expand(template, luck) for _ in range(100)} == set(every(template))
+    with pytest.raises(ValueError, match="unbalanced"):
+        expand("{a|b", luck)
+
+
+def test_typing_keeps_the_words_apart_from_one_mistake() -> None:
+    luck = random.Random(2)
+    for _ in range(200):
+        assert len(typed("how do i lend disk", luck, courtesies=False).split()) in (5, 6)
+        before, after = "donate compute", mistyped("donate compute", luck)
+        assert sum(a != b for a, b in zip(before.split(), after.split(), strict=True)) <= 1
+    assert mistyped("a b c", luck) == "a b c"
+
+
+def test_only_answers_are_to_be_learnt() -> None:
+    stream = list(islice(pieces(random.Random(4)), 3_000))
+    for text, learnt in stream:
+        assert learnt == (text.endswith(END) and not text.startswith(START))
+    assert sum(learnt for _, learnt in stream) > 900
