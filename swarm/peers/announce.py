@@ -4,7 +4,7 @@ One `Announcer` a process. It never gives up: when the tracker is gone it keeps 
 registers again as soon as the tracker answers.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import trio
@@ -63,22 +63,23 @@ class Standing:
 
 @dataclass
 class Announcer:
-    """Keeps one peer known at a tracker. `changed()` after every change of what is held."""
+    """Keeps one peer known at a tracker. Call `changed` after a change of `publications` or of what is held."""
 
     tracker: TrackerClient
     reach: Reach
-    publications: Sequence[Publication] = ()
-    held: Mapping[bytes, Callable[[], IndexSet]] = field(default_factory=dict)
+    publications: list[Publication] = field(default_factory=list)
+    held: dict[bytes, Callable[[], IndexSet]] = field(default_factory=dict)
     """By root: the chunks that are served now."""
     standing: Standing = field(default_factory=Standing)
     on_change: Callable[[Standing], None] = lambda _: None
     _generation: int = 0
     _revision: int = 0
     _sequence: int = 0
+    _published: set[bytes] = field(default_factory=set)
     _wake: trio.Event = field(default_factory=trio.Event)
 
     def changed(self) -> None:
-        """Tells the tracker soon what is held now."""
+        """Tells the tracker soon what is published and held now."""
         self._wake.set()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -113,9 +114,8 @@ class Announcer:
         request = RegisterPeer(AGENT, self.reach.addresses, self.reach.port, self.reach.local)
         answer = (await self.tracker.ask(request, PeerRegistered)).message
         self._generation, self._revision, self._sequence = answer.generation, 0, 0
-        for publication in self.publications:
-            await self._publish(publication)
-        await self._hold()
+        self._published.clear()
+        await self._tell()
         self._stand(Standing(True, answer.address, answer.obstacle))
         return answer.heartbeat_ms / 1000
 
@@ -130,6 +130,13 @@ class Announcer:
         if not answer.complete or answer.root != publication.root:
             raise TrackerRefused(tracker=self.tracker.address, model=publication.signed.manifest.name)
 
+    async def _tell(self) -> None:
+        for publication in self.publications:
+            if publication.root not in self._published:
+                await self._publish(publication)
+                self._published.add(publication.root)
+        await self._hold()
+
     async def _hold(self) -> None:
         for root, held in self.held.items():
             lengths, payload = join_parts([held().encode()])
@@ -143,7 +150,7 @@ class Announcer:
                 await self._wake.wait()
             if self._wake.is_set():
                 self._wake = trio.Event()
-                await self._hold()
+                await self._tell()
             self._sequence += 1
             beat = Heartbeat(self._generation, self._sequence, self._revision)
             if (await self.tracker.ask(beat, HeartbeatSeen)).message.resend:

@@ -1,0 +1,130 @@
+"""`swarm logits`: the raw numbers of a model, to hold the engine against another implementation."""
+
+import json
+import os
+import re
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from swarm.cli.options import DIRECTORY, parse_target, swarm_options, weights_options
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+MAX_IDS_BYTES = 64 << 20
+
+
+@click.command("logits", short_help="Write a model's logits for given token ids.")
+@swarm_options
+@click.option("--local", type=DIRECTORY, metavar="DIR", help="A model directory here; needs no network.")
+@click.option("--model", metavar="NAME", help="Which model, where the swarm has several.")
+@click.option("--offline", is_flag=True, help="Use what is on this machine, without any network.")
+@click.option(
+    "--ids", "ids_file", required=True, type=DIRECTORY, metavar="FILE",
+    help="Token ids: a JSON list, or numbers between spaces or commas; - reads standard input.",
+)  # fmt: skip
+@click.option(
+    "--out", required=True, type=DIRECTORY, metavar="FILE.npy",
+    help="Where the logits go: float32 [positions, vocabulary].",
+)  # fmt: skip
+@click.option(
+    "--greedy", type=click.IntRange(min=0), default=0, metavar="N",
+    help="Also print the N likeliest next tokens, each fed back.",
+)  # fmt: skip
+@weights_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(
+    invite: str | None,
+    tracker: str | None,
+    token: str | None,
+    local: Path | None,
+    model: str | None,
+    offline: bool,
+    ids_file: Path,
+    out: Path,
+    greedy: int,
+    weights: str,
+    expert_ram: int | None,
+    as_json: bool,
+) -> None:
+    """Write a model's logits for given token ids.
+
+    FILE.npy gets the logits at every position; nothing is written unless all of it was computed.
+    """
+    import numpy as np
+
+    from engine.generate import greedy as continue_greedily
+    from engine.generate import logits as logits_of
+    from swarm.cli.model import opened
+
+    target = parse_target(invite, tracker)
+    if (local is None) == (target is None and not offline):
+        raise click.UsageError("Give either a swarm (INVITE or --tracker) or --local DIR.")
+    ids = read_ids(ids_file)
+    _check_writable(out)
+    with opened(target, token, local, model, weights, expert_ram, offline=offline) as engine:
+        beyond = next((number for number in ids if number >= engine.model.vocab_size), None)
+        if beyond is not None:
+            raise click.ClickException(
+                f"Token {beyond} is outside this model's vocabulary of {engine.model.vocab_size:,}."
+            )
+        logits = logits_of(engine.model, engine.experts, ids)
+        tokens, _ = continue_greedily(engine.model, engine.experts, ids, greedy) if greedy else ([], None)
+    save_array(out, logits.astype(np.float32, copy=False))
+    if as_json:
+        shape = [int(side) for side in logits.shape]
+        print(json.dumps({"positions": shape[0], "vocabulary": shape[1], "out": str(out), "greedy": tokens}))
+    elif tokens:
+        print(" ".join(map(str, tokens)))
+
+
+def read_ids(path: Path) -> list[int]:
+    """Token ids from a file, or from standard input for "-"; a ClickException says what is wrong."""
+    try:
+        content = sys.stdin.buffer.read(MAX_IDS_BYTES + 1) if str(path) == "-" else path.read_bytes()
+        text = content.decode()
+    except UnicodeDecodeError:
+        raise click.ClickException(
+            f"{path} is not text; give token ids as a JSON list or as numbers."
+        ) from None
+    if len(content) > MAX_IDS_BYTES:
+        raise click.ClickException(f"{path} is larger than {MAX_IDS_BYTES:,} bytes.")
+    words = re.split(r"[\s,]+", text.strip().removeprefix("[").removesuffix("]").strip())
+    if words == [""]:
+        raise click.ClickException(f"{path} holds no token ids.")
+    odd = next((word for word in words if not (word.isascii() and word.isdigit() and len(word) < 10)), None)
+    if odd is not None:
+        raise click.ClickException(f"{path}: {odd[:40]!r} is not a token id.")
+    return [int(word) for word in words]
+
+
+def save_array(path: Path, array: "npt.NDArray[np.float32]") -> None:
+    """Writes a .npy file, whole or not at all."""
+    import numpy as np
+
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            np.save(file, array)
+        mask = os.umask(0)
+        os.umask(mask)
+        Path(temporary).chmod(0o666 & ~mask)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _check_writable(path: Path) -> None:
+    """Says before the work that its result could not be written."""
+    if path.is_dir():
+        raise click.ClickException(f"{path} is a directory; --out takes a file.")
+    if not path.parent.is_dir():
+        raise click.ClickException(f"{path.parent} is no directory; make it first.")
+    if not os.access(path.parent, os.W_OK):
+        raise click.ClickException(f"{path.parent} is not writable; choose another --out.")

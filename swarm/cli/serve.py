@@ -1,0 +1,73 @@
+"""`swarm serve`: one machine serves a model; this is a tracker and a maintainer on one port."""
+
+from pathlib import Path
+
+import click
+
+from swarm.cli.options import DIRECTORY
+
+
+@click.command("serve", short_help="Serve a model directory to a swarm.")
+@click.option(
+    "--model", "directory", required=True, type=DIRECTORY, metavar="DIR", help="A Hugging Face model."
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=7300, show_default=True, help="0: any free one."
+)
+@click.option("--listen", metavar="HOST", help="Listen at this address only; by default at all.")
+@click.option("--name", metavar="NAME", help="The model's name in the swarm; by default the directory's.")
+@click.option("--advertise", metavar="HOST[:PORT]", help="Where others reach this machine, for the invite.")
+@click.option(
+    "--key", "key_file", type=DIRECTORY, metavar="FILE", help="The operator's key; made on first use."
+)
+@click.option(
+    "--token", metavar="TOKEN", help="Only those who know this passphrase (or the invite) may join."
+)
+@click.option("--private", is_flag=True, help="Only those with the invite may join; a token is made once.")
+@click.option(
+    "--manifest-version",
+    type=click.IntRange(min=1),
+    default=1,
+    metavar="N",
+    help="Sign at least this version, after the record of earlier ones was lost.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print events, one JSON object a line.")
+def command(
+    directory: Path,
+    port: int,
+    listen: str | None,
+    name: str | None,
+    advertise: str | None,
+    key_file: Path | None,
+    token: str | None,
+    private: bool,
+    manifest_version: int,
+    as_json: bool,
+) -> None:
+    """Serve a model directory to a swarm.
+
+    Checks the model, hashes it (once), signs it with the operator's key and prints an invite, which is all
+    that others need: `swarm chat INVITE`.
+    """
+    import trio
+
+    from swarm.cli.hosting import Place, identity_of, operator_of, secret_of
+    from swarm.cli.server import Plan, serve
+    from swarm.peers.inspect import inspect
+    from swarm.peers.settings import home
+
+    if token is not None and private:
+        raise click.UsageError("--token and --private exclude each other.")
+    paths = home()
+    plan = Plan(
+        directory=directory,
+        name=name or directory.resolve().name,
+        place=Place(listen, port, advertise),
+        paths=paths,
+        facts=inspect(directory),
+        identity=identity_of(paths),
+        operator=operator_of(paths, key_file),
+        secret=secret_of(paths, token, private),
+        least_version=manifest_version,
+    )
+    trio.run(serve, plan, as_json)

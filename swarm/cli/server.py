@@ -1,0 +1,179 @@
+"""A running `swarm serve`: puts hashing, signing, tracker, maintainer and announcing together, in this order.
+
+1. The port is taken, so that a taken one is found before the long work.
+2. The directory is hashed, or its kept hashes are used; the manifest is signed, or the last one used again.
+3. Tracker and maintainer answer on the port.
+4. The maintainer registers at its own tracker like any other peer would, and publishes the manifest.
+5. The invite is printed; from then on files are watched, and the manifest is signed again in time.
+"""
+
+import threading
+import time
+from contextlib import AsyncExitStack, closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from swarm.cli.hosting import Place, invite_address, open_store, until_signalled
+from swarm.cli.output import byte_progress
+from swarm.cli.reports import Facts, ServeReport
+from swarm.peers.announce import Announcer, Reach
+from swarm.peers.inspect import ModelFacts
+from swarm.peers.inventory import HashedFile, HashProgress, hash_files, list_files
+from swarm.peers.links import Links
+from swarm.peers.maintainer import DirectoryChunks, Maintainer, watch
+from swarm.peers.operator import LIFETIME_S, Publication, publish
+from swarm.peers.settings import Home
+from swarm.peers.tracking import TrackerClient
+from swarm.trust.identity import Identity
+from swarm.trust.invite import Invite
+from swarm.wire import rpc
+from swarm.wire.address import Address
+from tracker.server import open_tracker
+
+RENEWAL_CHECK_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be served, where, and in whose name."""
+
+    directory: Path
+    name: str
+    place: Place
+    paths: Home
+    facts: ModelFacts
+    identity: Identity
+    operator: Identity
+    secret: bytes | None
+    least_version: int = 1
+
+
+async def serve(plan: Plan, as_json: bool) -> None:
+    """Serves until a signal comes. Raises SwarmError or OSError when it cannot start."""
+    async with AsyncExitStack() as stack, until_signalled() as ended, trio.open_nursery() as nursery:
+        nursery.start_soon(_cancel_at, ended, nursery.cancel_scope)
+        listeners = await rpc.listen(plan.place.listen, plan.place.port)
+        for listener in listeners:
+            stack.push_async_callback(listener.aclose)
+        files = await _hash(plan)
+        store = stack.enter_context(closing(open_store(plan.paths, plan.place.port)))
+        publication = _publish(plan, files)
+        server = _Server(plan, files, publication, as_json)
+        tracker = await stack.enter_async_context(open_tracker(plan.identity, store, psk=plan.secret))
+        handlers = {**tracker.handlers(), **server.maintainer.handlers()}
+        listening = await nursery.start(
+            partial(rpc.serve, on_peer=server.report.peer, psk=plan.secret),
+            listeners,
+            plan.identity,
+            handlers,
+        )
+        await server.run(nursery, listening)
+
+
+class _Server:
+    """The parts that live as long as the server does."""
+
+    def __init__(
+        self, plan: Plan, files: tuple[HashedFile, ...], publication: Publication, as_json: bool
+    ) -> None:
+        self.plan = plan
+        self.files = files
+        self.publication = publication
+        self.chunks = DirectoryChunks(plan.directory, files, self._withdrawn)
+        self.maintainer = Maintainer({publication.root: self.chunks})
+        self.report = ServeReport(self.maintainer, as_json)
+        self.announcer: Announcer | None = None
+
+    async def run(self, nursery: trio.Nursery, listening: list[Address]) -> None:
+        """Announces the model, prints the invite, and keeps at it."""
+        plan, port = self.plan, listening[0].port
+        place = plan.place
+        tracker = TrackerClient(
+            Links(nursery, plan.identity, plan.secret), _own(listening), plan.identity.key
+        )
+        reach = Reach(port, (place.advertise,) if place.advertise else (), place.is_local)
+        held = {self.publication.root: self.chunks.held}
+        self.announcer = Announcer(tracker, reach, [self.publication], held, on_change=self.report.standing)
+        await nursery.start(self.announcer.run)
+        address = invite_address(place, port)
+        invite = Invite(address, plan.operator.key, plan.identity.key, plan.secret)
+        self.report.serving(Facts(self.publication.signed, plan.facts, address, str(invite)))
+        nursery.start_soon(watch, self.chunks)
+        nursery.start_soon(self._renew)
+        await self.report.run()
+
+    def _withdrawn(self, path: str) -> None:
+        """A file changed: says so, and has the tracker told. Runs in the thread that noticed."""
+        trio.from_thread.run_sync(self.report.withdrawn, path)
+        if self.announcer is not None:
+            trio.from_thread.run_sync(self.announcer.changed)
+
+    async def _renew(self) -> None:
+        """Signs the same files again when the manifest has half of its time left."""
+        assert self.announcer is not None
+        while True:
+            await trio.sleep(RENEWAL_CHECK_S)
+            if (
+                self.publication.signed.manifest.expires - time.time() > LIFETIME_S // 2
+                or self.chunks.withdrawn
+            ):
+                continue
+            self.publication = _publish(self.plan, self.files)
+            self.maintainer.models[self.publication.root] = self.chunks
+            self.announcer.publications.append(self.publication)
+            self.announcer.held[self.publication.root] = self.chunks.held
+            self.announcer.changed()
+            self.report.renewed(self.publication.signed.manifest.version)
+
+
+def _publish(plan: Plan, files: tuple[HashedFile, ...]) -> Publication:
+    return publish(
+        plan.name,
+        files,
+        plan.facts.experts_in_layer,
+        plan.operator,
+        plan.paths.served,
+        now_s=int(time.time()),
+        least_version=plan.least_version,
+    )
+
+
+async def _hash(plan: Plan) -> tuple[HashedFile, ...]:
+    """Hashes the directory in threads, with a bar; stops soon when cancelled."""
+    stop = threading.Event()
+
+    def work() -> tuple[HashedFile, ...]:
+        with byte_progress(f"Hashing {plan.name}") as show:
+
+            def progress(step: HashProgress) -> None:
+                if stop.is_set():
+                    raise _Stopped
+                show(step.done_bytes, step.total_bytes, step.path)
+
+            return hash_files(
+                plan.directory, list_files(plan.directory), plan.paths.hashes, progress=progress
+            )
+
+    try:
+        return await trio.to_thread.run_sync(work, abandon_on_cancel=True)
+    finally:
+        stop.set()
+
+
+class _Stopped(Exception):
+    pass
+
+
+async def _cancel_at(ended: trio.Event, scope: trio.CancelScope) -> None:
+    await ended.wait()
+    scope.cancel()
+
+
+def _own(listening: list[Address]) -> Address:
+    """Where this process reaches itself."""
+    first = listening[0]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(first.host, first.host)
+    return Address(host, first.port)

@@ -1,0 +1,67 @@
+"""`swarm tracker`: a tracker that serves no model itself."""
+
+import click
+
+
+@click.command("tracker", short_help="Run a tracker that serves no model itself.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=7300, show_default=True, help="0: any free one."
+)
+@click.option("--listen", metavar="HOST", help="Listen at this address only; by default at all.")
+@click.option("--advertise", metavar="HOST[:PORT]", help="Where others reach this machine, for the invite.")
+@click.option(
+    "--token", metavar="TOKEN", help="Only those who know this passphrase (or the invite) may join."
+)
+@click.option("--private", is_flag=True, help="Only those with the invite may join; a token is made once.")
+@click.option(
+    "--operator",
+    "operators",
+    multiple=True,
+    metavar="KEY",
+    help="Take models of this operator key only (64 hex digits; may be repeated).",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print events, one JSON object a line.")
+def command(
+    port: int,
+    listen: str | None,
+    advertise: str | None,
+    token: str | None,
+    private: bool,
+    operators: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Run a tracker that serves no model itself.
+
+    It brings together those who serve models, those who lend disk or compute, and those who chat. It prints
+    an invite that all of them take.
+    """
+    import trio
+
+    from swarm.cli.hosting import Place, identity_of, secret_of
+    from swarm.cli.trackers import run
+    from swarm.peers.settings import home
+
+    if token is not None and private:
+        raise click.UsageError("--token and --private exclude each other.")
+    keys = [_key(text) for text in operators]
+    paths = home()
+    place = Place(listen, port, advertise)
+    trio.run(
+        run,
+        place,
+        paths,
+        identity_of(paths),
+        secret_of(paths, token, private),
+        frozenset(keys) or None,
+        as_json,
+    )
+
+
+def _key(text: str) -> bytes:
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        key = b""
+    if len(key) != 32:
+        raise click.UsageError(f"{text!r} is no operator key; `swarm serve --json` prints it, 64 hex digits.")
+    return key
