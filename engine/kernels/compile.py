@@ -1,0 +1,108 @@
+"""Compilation of the kernels: lazily, once a machine, and again when a source that matters has changed.
+
+Numba keys its on-disk cache by the file of the function alone. A kernel here is made of functions and intrinsics from
+several files, so the key is the contents of its file and of every file of this package that it imports, directly or not.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from numba import extending, njit
+from numba.core import caching, event
+
+PACKAGE = "engine.kernels"
+DIRECTORY = Path(__file__).parent
+IMPORT = re.compile(rf"^\s*(?:from|import)\s+{re.escape(PACKAGE)}\.(\w+)", re.MULTILINE)
+
+
+@cache
+def _imported(file: Path) -> tuple[bytes, frozenset[Path]]:
+    """The digest of a source file, and the files of this package that it imports."""
+    text = file.read_text(encoding="utf-8")
+    files = frozenset(found for name in IMPORT.findall(text) if (found := DIRECTORY / f"{name}.py").exists())
+    return hashlib.sha256(text.encode()).digest(), files
+
+
+@cache
+def source_stamp(file: Path) -> str:
+    """A digest of `file` and of all files of this package that it rests on."""
+    reached: set[Path] = set()
+    waiting = {file}
+    while waiting:
+        current = waiting.pop()
+        reached.add(current)
+        waiting |= _imported(current)[1] - reached
+    parts = sorted(f"{path.name}:{_imported(path)[0].hex()}" for path in reached)
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _stamped(locator: type[Any]) -> type[Any]:
+    class Stamped(locator):  # type: ignore[misc]
+        def get_source_stamp(self) -> str:
+            return source_stamp(Path(self._py_file))
+
+    return Stamped
+
+
+class _Implementation(caching.CompileResultCacheImpl):  # type: ignore[misc]
+    _locator_classes = [  # noqa: RUF012
+        _stamped(caching.UserProvidedCacheLocator),
+        _stamped(caching.InTreeCacheLocator),
+        _stamped(caching.UserWideCacheLocator),
+    ]
+
+
+class _KernelCache(caching.FunctionCache):  # type: ignore[misc]
+    _impl_class = _Implementation
+
+
+def kernel(function: Callable[..., Any] | None = None, *, parallel: bool = False) -> Any:
+    """Decorator: compiles on the first call, releases the GIL, keeps the machine code on disk. No fastmath."""
+
+    def wrap(function: Callable[..., Any]) -> Any:
+        dispatcher = njit(nogil=True, parallel=parallel, error_model="numpy")(function)
+        dispatcher._cache = _KernelCache(function)
+        return dispatcher
+
+    return wrap if function is None else wrap(function)
+
+
+def device(function: Callable[..., Any]) -> Any:
+    """Decorator for functions that only kernels call: part of each caller's machine code, not kept by itself."""
+    return njit(nogil=True, error_model="numpy")(function)
+
+
+def intrinsic(function: Callable[..., Any]) -> Any:
+    """Decorator for functions that write their LLVM code themselves; constants reach them as literal types."""
+    return extending.intrinsic(prefer_literal=True)(function)
+
+
+class _Listener(event.Listener):  # type: ignore[misc]
+    def __init__(self, started: Callable[[str], None]) -> None:
+        self._started = started
+
+    def on_start(self, compiling: Any) -> None:
+        name = getattr(compiling.data["dispatcher"], "py_func", None)
+        self._started(getattr(name, "__qualname__", "a kernel"))
+
+    def on_end(self, compiling: Any) -> None:
+        """The end is of no interest."""
+
+
+@contextmanager
+def on_compile(started: Callable[[str], None]) -> Iterator[None]:
+    """Within the block, `started(name)` is called whenever a kernel has to be compiled (not when it is loaded from disk).
+
+    It may be called from the thread that runs kernels, and must return at once.
+    """
+    listener = _Listener(started)
+    event.register("numba:compile", listener)
+    try:
+        yield
+    finally:
+        event.unregister("numba:compile", listener)

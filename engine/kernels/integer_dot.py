@@ -1,0 +1,217 @@
+"""Exact int32 dot products of 16 rows of packed weights with int8 activations, written for each instruction set.
+
+A step is 4 inputs of 16 rows: 64 bytes, row after row, cut into pieces as wide as a register. A writer turns the packed
+weights of a group into steps once, and then adds up steps for each token. What a packed byte or nibble u stands for is
+u - bias (128 for q8, 8 for q4 and int4, 12 for doubled E2M1 values); unsigned writers start a group's sum at
+-bias · sum(x in the group) to undo that exactly, signed ones subtract the bias from the weights.
+"""
+
+from typing import Any
+
+from engine.kernels import ir as w
+from engine.kernels.ir import I1, I8, I16, I32, Builder, Value, call, constant, load, offset, splat, vector
+
+STEPS = 8  # steps of 4 inputs in a group of 32
+BIAS = {"q8": 128, "q4": 8, "int4": 8, "mxfp4": 12}
+DOUBLED = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]
+
+Piece = Any
+Steps = list[list[Piece]]  # [step][piece]
+
+
+class Writer:
+    """Unsigned weights times signed activations; subclasses say how one piece is multiplied and looked up."""
+
+    signed = False  # whether steps hold u - bias instead of u
+
+    def __init__(self, builder: Builder, kind: str, lanes: int) -> None:
+        self.b, self.kind, self.lanes, self.pieces = builder, kind, lanes, 16 // lanes
+        self.bytes = vector(I8, 4 * lanes)
+        self.ints = vector(I32, lanes)
+
+    # weights
+
+    def steps(self, group: Value) -> Steps:
+        """The 8 steps of the group whose packed weights start at `group` (an i8 pointer, 64-byte aligned)."""
+        if self.kind == "q8":
+            return [[self.byte(self._load(group, step, piece)) for piece in range(self.pieces)] for step in range(STEPS)]
+        low: Steps = []
+        high: Steps = []
+        for half in range(STEPS // 2):
+            packed = [self._load(group, half, piece) for piece in range(self.pieces)]
+            low.append([self.nibble(self.b.and_(value, constant(self.bytes, 15))) for value in packed])
+            high.append([self.nibble(self._upper(value)) for value in packed])
+        return low + high
+
+    def _load(self, group: Value, step: int, piece: int) -> Value:
+        return load(self.b, offset(self.b, group, 64 * step + 4 * self.lanes * piece), self.bytes, 4 * self.lanes)
+
+    def _upper(self, value: Value) -> Value:
+        wide = vector(I16, 2 * self.lanes)
+        shifted = self.b.lshr(self.b.bitcast(value, wide), constant(wide, 4))
+        return self.b.and_(self.b.bitcast(shifted, self.bytes), constant(self.bytes, 15))
+
+    def byte(self, value: Value) -> Piece:
+        """A step of q8 from its offset bytes."""
+        return self.b.xor(value, constant(self.bytes, -128)) if self.signed else value
+
+    def nibble(self, value: Value) -> Piece:
+        """A step of a 4-bit format from its codes 0 … 15."""
+        if self.kind == "mxfp4":
+            return self.look_up(value, DOUBLED if self.signed else [v + BIAS["mxfp4"] for v in DOUBLED])
+        return self.b.sub(value, constant(self.bytes, 8)) if self.signed else value
+
+    def look_up(self, codes: Value, table: list[int]) -> Value:
+        """E2M1 codes to doubled values (plus the bias, when unsigned), by arithmetic that every CPU has."""
+        size = self.b.and_(codes, constant(self.bytes, 7))
+        for above, times in ((4, 1), (6, 2)):  # 0 1 2 3 4 6 8 12 = m + max(0, m - 4) + 2 max(0, m - 6)
+            name = f"llvm.usub.sat.{w.suffix(self.bytes)}"
+            base = self.b.and_(codes, constant(self.bytes, 7))
+            more = call(self.b, name, self.bytes, [base, constant(self.bytes, above)])
+            for _ in range(times):
+                size = self.b.add(size, more)
+        negative = self.b.icmp_unsigned(">", codes, constant(self.bytes, 7))
+        value = self.b.select(negative, self.b.neg(size), size)
+        return self.b.add(value, constant(self.bytes, table[0]))
+
+    # products
+
+    def start(self, group_sum: Value) -> list[Value]:
+        """The sums of a group before its first step; `group_sum` is the i32 sum of the token's activations."""
+        if self.signed:
+            return [constant(self.ints, 0)] * self.pieces
+        undo = self.b.mul(group_sum, constant(I32, -BIAS[self.kind]))
+        return [splat(self.b, undo, self.lanes)] * self.pieces
+
+    def group(self, steps: Steps, x: Value, group_sum: Value) -> list[Value]:
+        """int32 sums of one token for one group, a piece a register; `x` points to its 32 int8 activations."""
+        total = self.start(group_sum)
+        for step in range(STEPS):
+            four = self.broadcast(load(self.b, offset(self.b, x, 4 * step), I32, 4))
+            total = [self.dot(total[p], steps[step][p], four) for p in range(self.pieces)]
+        return total
+
+    def broadcast(self, four: Value) -> Any:
+        """4 activations (an i32) in the form `dot` takes."""
+        return self.b.bitcast(splat(self.b, four, self.lanes), self.bytes)
+
+    def dot(self, total: Value, piece: Piece, x: Any) -> Value:
+        """total + the dot products of 4, one a lane."""
+        raise NotImplementedError
+
+
+class Portable(Writer):
+    """Plain vector arithmetic."""
+
+    signed = True
+
+    def broadcast(self, four: Value) -> Any:
+        spread = splat(self.b, four, self.lanes)
+        return [self._byte_of(spread, index) for index in range(4)]
+
+    def _byte_of(self, value: Value, index: int) -> Value:
+        left = self.b.shl(value, constant(self.ints, 24 - 8 * index))
+        return self.b.ashr(left, constant(self.ints, 24))
+
+    def dot(self, total: Value, piece: Piece, x: Any) -> Value:
+        wide = self.b.bitcast(piece, self.ints)
+        for index in range(4):
+            total = self.b.add(total, self.b.mul(self._byte_of(wide, index), x[index]))
+        return total
+
+
+class SSE2(Writer):
+    """x86-64 without AVX2: 16-bit multiplications of the even and the odd bytes (pmaddwd)."""
+
+    def byte(self, value: Value) -> Piece:
+        return self._split(value)
+
+    def nibble(self, value: Value) -> Piece:
+        return self._split(super().nibble(value))
+
+    def _split(self, value: Value) -> Piece:
+        words = vector(I16, 8)
+        value = self.b.bitcast(value, words)
+        return self.b.and_(value, constant(words, 255)), self.b.lshr(value, constant(words, 8))
+
+    def broadcast(self, four: Value) -> Any:
+        words = vector(I16, 8)
+        spread = self.b.bitcast(splat(self.b, four, 4), words)
+        even = self.b.ashr(self.b.shl(spread, constant(words, 8)), constant(words, 8))
+        return even, self.b.ashr(spread, constant(words, 8))
+
+    def dot(self, total: Value, piece: Piece, x: Any) -> Value:
+        for weights, activations in zip(piece, x, strict=True):
+            total = self.b.add(total, call(self.b, "llvm.x86.sse2.pmadd.wd", self.ints, [weights, activations]))
+        return total
+
+
+class X86Table(Writer):
+    """x86 with a byte shuffle as wide as the register."""
+
+    def look_up(self, codes: Value, table: list[int]) -> Value:
+        width = 4 * self.lanes
+        name = {32: "llvm.x86.avx2.pshuf.b", 64: "llvm.x86.avx512.pshuf.b.512"}[width]
+        return call(self.b, name, self.bytes, [constant(self.bytes, table * (width // 16)), codes])
+
+
+class VNNI(X86Table):
+    """vpdpbusd, on 512 bits (AVX-512 VNNI) or 256 (AVX-VNNI)."""
+
+    def dot(self, total: Value, piece: Piece, x: Any) -> Value:
+        # Declared with vectors of i32, as all LLVM versions understand it (newer ones turn them into bytes).
+        name = f"llvm.x86.avx512.vpdpbusd.{32 * self.lanes}"
+        return call(self.b, name, self.ints, [total, self.b.bitcast(piece, self.ints), self.b.bitcast(x, self.ints)])
+
+
+class AVX2(X86Table):
+    """vpmaddubsw on 256 bits, whose 16-bit sums cannot overflow here.
+
+    q8: |w| times x with the sign of w, at most 2 · 128 · 127 in a lane. 4-bit: u times x, summed in 16 bits over as many
+    steps as fit (8 of at most 2 · 15 · 127, or 4 of at most 2 · 24 · 127).
+    """
+
+    def byte(self, value: Value) -> Piece:
+        signed = self.b.xor(value, constant(self.bytes, -128))
+        return call(self.b, "llvm.abs.v32i8", self.bytes, [signed, constant(I1, 0)]), signed
+
+    def start(self, group_sum: Value) -> list[Value]:
+        return [constant(self.ints, 0)] * self.pieces if self.kind == "q8" else super().start(group_sum)
+
+    def group(self, steps: Steps, x: Value, group_sum: Value) -> list[Value]:
+        total = self.start(group_sum)
+        words = vector(I16, 16)
+        together = {"q8": 1, "mxfp4": 4}.get(self.kind, 8)
+        for first in range(0, STEPS, together):
+            sums: list[Value | None] = [None] * self.pieces
+            for step in range(first, first + together):
+                four = self.broadcast(load(self.b, offset(self.b, x, 4 * step), I32, 4))
+                for p in range(self.pieces):
+                    weights, activations = steps[step][p], four
+                    if self.kind == "q8":
+                        weights, signed = weights
+                        activations = call(self.b, "llvm.x86.avx2.psign.b", self.bytes, [four, signed])
+                    product = call(self.b, "llvm.x86.avx2.pmadd.ub.sw", words, [weights, activations])
+                    before = sums[p]
+                    sums[p] = product if before is None else self.b.add(before, product)
+            for p in range(self.pieces):
+                pairs = call(self.b, "llvm.x86.avx2.pmadd.wd", self.ints, [sums[p], constant(words, 1)])
+                total[p] = self.b.add(total[p], pairs)
+        return total
+
+
+class Neon(Writer):
+    """sdot of the Arm dot product extension."""
+
+    signed = True
+
+    def look_up(self, codes: Value, table: list[int]) -> Value:
+        return call(self.b, "llvm.aarch64.neon.tbl1.v16i8", self.bytes, [constant(self.bytes, table), codes])
+
+    def dot(self, total: Value, piece: Piece, x: Any) -> Value:
+        return call(self.b, "llvm.aarch64.neon.sdot.v4i32.v16i8", self.ints, [total, piece, x])
+
+
+WRITERS: dict[str, type[Writer]] = {
+    "avx512vnni": VNNI, "avxvnni": VNNI, "avx2": AVX2, "sse2": SSE2, "neon": Neon, "portable": Portable,
+}  # fmt: skip

@@ -1,0 +1,156 @@
+"""The inner tile of the integer path: 16 rows of packed weights times some tokens.
+
+A panel is 16 rows: first the weights, group after group (512 bytes a group for q8: [8 steps][16 rows][4 inputs]; 256 for
+the 4-bit formats, where byte i of the first, second, … 64 holds step 0, 1, 2, 3 in its low and step 4, 5, 6, 7 in its high
+half), then the scales, 16 a group, then nothing up to a multiple of 64 bytes.
+
+Across groups: acc = fma(float(dot), weight_scale · x_scale, acc), in f32, in increasing order.
+"""
+
+from typing import Any
+
+from numba import types
+from numba.core import cgutils
+
+from engine.kernels import ir as w
+from engine.kernels.compile import intrinsic
+from engine.kernels.integer_dot import WRITERS
+from engine.kernels.ir import I8, I16, I32, I64, Builder, Value, constant, load, offset, splat, store, vector
+from engine.kernels.isa import ISAS, isa
+
+KINDS = ("q8", "q4", "int4", "mxfp4")
+SCALES = ("f16", "bf16", "f32", "e8m0")
+SCALE_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "e8m0": 1}
+WIDE = isa().tokens  # the most tokens a tile takes
+
+
+def widen_scales(builder: Builder, kind: str, pointer: Value, lanes: int, half: bool) -> Value:
+    """`lanes` stored scales as f32."""
+    floats, ints = vector(w.F32, lanes), vector(I32, lanes)
+    if kind == "f32":
+        return load(builder, pointer, floats, 4)
+    if kind == "e8m0":  # half of 2 ** (code - 127), the values being doubled: 2 ** (code - 128), subnormal for 0 and 1
+        code = builder.zext(load(builder, pointer, vector(I8, lanes), 1), ints)
+        normal = builder.shl(builder.sub(code, constant(ints, 1)), constant(ints, 23))
+        tiny = builder.shl(constant(ints, 0x200000), code)
+        bits = builder.select(builder.icmp_unsigned("<", code, constant(ints, 2)), tiny, normal)
+        nan = builder.icmp_unsigned("==", code, constant(ints, 255))
+        return builder.bitcast(builder.select(nan, constant(ints, 0x7FC00000), bits), floats)
+    bits = load(builder, pointer, vector(I16, lanes), 2)
+    if kind == "bf16":
+        return builder.bitcast(builder.shl(builder.zext(bits, ints), constant(ints, 16)), floats)
+    return half_to_float(builder, bits, half)
+
+
+def half_to_float(builder: Builder, bits: Value, half: bool) -> Value:
+    """i16 lanes holding f16 as f32, exactly; by integer arithmetic where there is no instruction."""
+    lanes = bits.type.count
+    floats, ints = vector(w.F32, lanes), vector(I32, lanes)
+    if half:
+        return builder.fpext(builder.bitcast(bits, vector(w.F16, lanes)), floats)
+    wide = builder.zext(bits, ints)
+    sign = builder.shl(builder.and_(wide, constant(ints, 0x8000)), constant(ints, 16))
+    size = builder.shl(builder.and_(wide, constant(ints, 0x7FFF)), constant(ints, 13))
+    scaled = builder.fmul(builder.bitcast(size, floats), constant(floats, 2.0**112))
+    special = builder.icmp_unsigned(">=", size, constant(ints, 0x7C00 << 13))
+    value = builder.select(special, builder.or_(size, constant(ints, 0x7F800000)), builder.bitcast(scaled, ints))
+    return builder.bitcast(builder.or_(value, sign), floats)
+
+
+def _tile(builder: Builder, isa_name: str, kind: str, scale_kind: str, tokens: int, p: dict[str, Value]) -> None:
+    """Code for `tokens` tokens; `p` holds pointers and strides (see `integer_tile`)."""
+    b, chosen = builder, ISAS[isa_name]
+    writer = WRITERS[isa_name](b, kind, chosen.lanes)
+    floats = vector(w.F32, chosen.lanes)
+    weight_bytes = 512 if kind == "q8" else 256
+    last = b.sub(p["count"], constant(I64, 1))
+    xs, x_scales, x_sums = [], [], []
+    for token in range(tokens):
+        t = constant(I64, token)
+        nearest = b.add(p["first"], b.select(b.icmp_signed("<", t, last), t, last))
+        row = b.load(offset(b, p["index"], nearest))
+        xs.append(offset(b, p["q"], b.mul(row, b.mul(p["groups"], constant(I64, 32)))))
+        x_scales.append(offset(b, p["scale"], b.mul(row, p["groups"])))
+        x_sums.append(offset(b, p["sums"], b.mul(row, p["groups"])))
+    zero = constant(floats, 0.0)
+    pieces = range(writer.pieces)
+    totals = [[cgutils.alloca_once_value(b, zero) for _ in pieces] for _ in range(tokens)]
+    for row in totals:
+        for slot in row:
+            b.store(zero, slot)
+    scales = offset(b, p["panel"], b.mul(p["groups"], constant(I64, weight_bytes)))
+    with cgutils.for_range(b, p["groups"], intp=I64) as loop:
+        g = loop.index
+        steps = writer.steps(offset(b, p["panel"], b.mul(g, constant(I64, weight_bytes))))
+        at = offset(b, scales, b.mul(g, constant(I64, 16 * SCALE_BYTES[scale_kind])))
+        w_scales = [
+            widen_scales(b, scale_kind, offset(b, at, piece * chosen.lanes * SCALE_BYTES[scale_kind]), chosen.lanes, chosen.half)
+            for piece in pieces
+        ]
+        for token in range(tokens):
+            dots = writer.group(steps, offset(b, xs[token], b.mul(g, constant(I64, 32))), b.load(offset(b, x_sums[token], g)))
+            x_scale = splat(b, b.load(offset(b, x_scales[token], g)), chosen.lanes)
+            for piece in pieces:
+                slot = totals[token][piece]
+                scale = b.fmul(w_scales[piece], x_scale)
+                b.store(w.fma(b, b.sitofp(dots[piece], floats), scale, b.load(slot)), slot)
+    for token in range(tokens):
+        for piece in pieces:
+            line = offset(b, p["out"], b.mul(p["stride"], constant(I64, token)))
+            store(b, b.load(totals[token][piece]), offset(b, line, piece * chosen.lanes), 4)
+
+
+def make_tile(isa_name: str) -> Any:
+    """The tile as an intrinsic for one instruction set; `integer_tile` is the one for the CPU at hand."""
+
+    @intrinsic
+    def tile(
+        typing_context: Any, kind: Any, scale_kind: Any, data: Any, start: Any, groups: Any, q: Any, scale: Any, sums: Any,
+        index: Any, first: Any, count: Any, out: Any, place: Any, stride: Any,
+    ) -> Any:  # fmt: skip
+        if not (isinstance(kind, types.IntegerLiteral) and isinstance(scale_kind, types.IntegerLiteral)):
+            return None
+        names = KINDS[kind.literal_value], SCALES[scale_kind.literal_value]
+
+        def generate(context: Any, builder: Any, signature: Any, a: Any) -> Any:
+            kinds = signature.args
+
+            def pointer(position: int, element: Any) -> Value:
+                return w.data_pointer(context, builder, kinds[position], a[position], element)
+
+            p = {
+                "panel": offset(builder, pointer(2, I8), a[3]), "groups": a[4], "q": pointer(5, I8),
+                "scale": pointer(6, w.F32), "sums": pointer(7, I32), "index": pointer(8, I64), "first": a[9],
+                "count": a[10], "out": offset(builder, pointer(11, w.F32), a[12]), "stride": a[13],
+            }  # fmt: skip
+            wide = ISAS[isa_name].tokens
+            sizes = sorted({1, min(4, wide), wide})
+
+            def choose(sizes: list[int]) -> None:
+                if len(sizes) == 1:
+                    _tile(builder, isa_name, *names, sizes[0], p)
+                    return
+                fits = builder.icmp_signed("<=", p["count"], constant(I64, sizes[0]))
+                with builder.if_else(fits) as (then, otherwise):
+                    with then:
+                        _tile(builder, isa_name, *names, sizes[0], p)
+                    with otherwise:
+                        choose(sizes[1:])
+
+            choose(sizes)
+            return context.get_dummy_value()
+
+        i = types.intp
+        return types.void(kind, scale_kind, data, i, i, q, scale, sums, index, i, i, out, i, i), generate
+
+    return tile
+
+
+integer_tile = make_tile(isa().name)
+"""integer_tile(kind, scale_kind, data, start, groups, q, scale, sums, index, first, count, out, place, stride)
+
+out[place + t · stride + r] = row r of the panel at byte `start` of `data` times activation row index[first + t], for
+t < count <= WIDE. Up to WIDE lines of `out` are overwritten, also beyond count. `kind` and `scale_kind` are constants: places
+in KINDS and SCALES. All arrays are contiguous: data uint8, q int8 [N, 32 · groups], scale f32 and sums int32 [N, groups],
+index int64, out f32.
+"""

@@ -1,0 +1,87 @@
+"""LLVM types and a few words for writing vector code with them. No fast-math flag is ever set here."""
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils
+
+I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
+F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
+
+Builder = Any
+Value = Any
+
+
+def vector(kind: Any, lanes: int) -> Any:
+    """The type of `lanes` values of `kind`."""
+    return ir.VectorType(kind, lanes)
+
+
+def constant(kind: Any, value: Any) -> Value:
+    """A constant; for a vector type, the same value in each lane or a list of one value a lane."""
+    if isinstance(kind, ir.VectorType) and not isinstance(value, list):
+        value = [value] * kind.count
+    return ir.Constant(kind, value)
+
+
+def call(builder: Builder, name: str, result: Any, arguments: list[Value]) -> Value:
+    """Calls an LLVM intrinsic by its full name."""
+    kind = ir.FunctionType(result, [argument.type for argument in arguments])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
+
+
+def suffix(kind: Any) -> str:
+    """How intrinsics spell a type: v16f32, i32, …"""
+    if isinstance(kind, ir.VectorType):
+        return f"v{kind.count}{suffix(kind.element)}"
+    floats = {"half": "f16", "float": "f32", "double": "f64"}
+    return floats.get(str(kind), str(kind))
+
+
+def fma(builder: Builder, a: Value, b: Value, c: Value) -> Value:
+    """a · b + c with one rounding, on scalars or vectors; without the instruction it becomes calls of fmaf."""
+    return call(builder, f"llvm.fma.{suffix(a.type)}", a.type, [a, b, c])
+
+
+def splat(builder: Builder, value: Value, lanes: int) -> Value:
+    """A vector with `value` in each lane."""
+    kind = vector(value.type, lanes)
+    blank = ir.Constant(kind, ir.Undefined)
+    single = builder.insert_element(blank, value, constant(I32, 0))
+    return builder.shuffle_vector(single, blank, constant(vector(I32, lanes), 0))
+
+
+def shuffle(builder: Builder, a: Value, b: Value, lanes: list[int]) -> Value:
+    """Lanes of a then b, picked by constant numbers."""
+    return builder.shuffle_vector(a, b, constant(vector(I32, len(lanes)), lanes))
+
+
+def load(builder: Builder, pointer: Value, kind: Any, align: int = 1) -> Value:
+    """Loads a `kind` from a pointer of whatever type."""
+    return builder.load(builder.bitcast(pointer, kind.as_pointer()), align=align)
+
+
+def store(builder: Builder, value: Value, pointer: Value, align: int = 1) -> None:
+    """Stores to a pointer of whatever type."""
+    builder.store(value, builder.bitcast(pointer, value.type.as_pointer()), align=align)
+
+
+def data_pointer(context: Any, builder: Builder, kind: Any, array: Value, element: Any) -> Value:
+    """The address of a Numba array's first element, as a pointer to `element`."""
+    return builder.bitcast(context.make_array(kind)(context, builder, array).data, element.as_pointer())
+
+
+def offset(builder: Builder, pointer: Value, index: Value | int) -> Value:
+    """The address `index` elements on."""
+    return builder.gep(pointer, [constant(I64, index) if isinstance(index, int) else index])
+
+
+def sum_lanes(builder: Builder, value: Value) -> Value:
+    """The fixed tree of the float path: the upper half of the lanes is added to the lower until one is left."""
+    lanes = value.type.count
+    while lanes > 1:
+        lanes //= 2
+        low = shuffle(builder, value, value, list(range(lanes)))
+        high = shuffle(builder, value, value, list(range(lanes, 2 * lanes)))
+        value = builder.fadd(low, high)
+    return builder.extract_element(value, constant(I32, 0))

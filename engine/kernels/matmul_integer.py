@@ -1,0 +1,44 @@
+"""Activation rows times packed integer matrices, all panels in one launch."""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import prange
+
+from engine.kernels.atomic import next_task
+from engine.kernels.compile import kernel
+from engine.kernels.integer_tile import KINDS, SCALES, WIDE, integer_tile
+
+
+@cache
+def integer_matmul(kind_name: str, scale_name: str) -> Any:
+    """The kernel for one format: (data, panel_bytes, groups, places, q, scale, sums, out, threads).
+
+    `places` int64 [panels, 4] says where the outputs of a panel go: first output of its part, rows of the part, first row
+    of the panel within the part, rows of the panel. Each part is an own array [N, rows of the part] within `out`.
+    """
+    kind, scale_kind = KINDS.index(kind_name), SCALES.index(scale_name)
+
+    @kernel(parallel=True)
+    def matmul(data, panel_bytes, groups, places, q, scale, sums, out, threads):  # type: ignore[no-untyped-def]
+        panels, count = len(places), q.shape[0]
+        counter = np.zeros(1, np.int64)
+        for _ in prange(threads):
+            scratch = np.empty((WIDE, 16), np.float32)
+            index = np.arange(count)
+            while True:
+                panel = next_task(counter)
+                if panel >= panels:
+                    break
+                for first in range(0, count, WIDE):
+                    some = min(WIDE, count - first)
+                    integer_tile(
+                        kind, scale_kind, data, panel * panel_bytes, groups, q, scale, sums, index, first, some, scratch, 0, 16
+                    )
+                    for t in range(some):
+                        at = places[panel, 0] * count + (first + t) * places[panel, 1] + places[panel, 2]
+                        for r in range(places[panel, 3]):
+                            out[at + r] = scratch[t, r]
+
+    return matmul

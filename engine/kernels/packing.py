@@ -1,0 +1,162 @@
+"""Weights laid out as the kernels read them: panels of 16 rows (integers) or 4 rows (floats), one after another.
+
+`Packing` is the geometry of one format; `choose` says in which a stored matrix is kept for a choice of weights; `pack_into`
+writes the panels. The layouts are those of `integer_tile` and `float_tile`.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from engine.arrays import U8, Array
+from engine.formats import (
+    GROUP,
+    BF16Matrix,
+    F16Matrix,
+    F32Matrix,
+    FP8Matrix,
+    Groups,
+    MXFP4Blocks,
+    MXFP4Matrix,
+    StoredMatrix,
+    f32_to_bf16,
+    round_q4,
+    round_q8,
+)  # fmt: skip
+from engine.formats.codes import E2M1_DOUBLED
+from engine.kernels.float_tile import FLOAT_BYTES, FLOAT_ROWS
+from engine.kernels.integer_tile import SCALE_BYTES
+
+Weights: TypeAlias = Literal["auto", "native", "q8", "q4"]
+
+INTEGER_ROWS = 16
+CHUNK = 16  # columns of the float path
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How matrices are kept: `kind` q8, q4, int4, mxfp4 (integers) or f32, bf16, f16, fp8 (floats).
+
+    `scale` is the stored type of the scales (f16, bf16, f32, e8m0; "" without). `block`: columns that share an fp8 scale.
+    """
+
+    kind: str
+    scale: str = ""
+    block: int = 0
+
+    @property
+    def integer(self) -> bool:
+        return self.kind not in FLOAT_BYTES
+
+    @property
+    def panel_rows(self) -> int:
+        return INTEGER_ROWS if self.integer else FLOAT_ROWS
+
+    def panels(self, rows: int) -> int:
+        """Panels that `rows` rows take."""
+        return -(-rows // self.panel_rows)
+
+    def panel_bytes(self, cols: int) -> int:
+        """Bytes a panel of matrices with `cols` columns, a multiple of 64."""
+        if self.integer:
+            group = (512 if self.kind == "q8" else 256) + INTEGER_ROWS * SCALE_BYTES[self.scale]
+            return -(-group * -(-cols // GROUP) // 64) * 64
+        weights = FLOAT_ROWS * -(-cols // CHUNK) * CHUNK * FLOAT_BYTES[self.kind]
+        scales = FLOAT_ROWS * -(-cols // self.block) * 4 if self.kind == "fp8" else 0
+        return -(-(weights + scales) // 64) * 64
+
+    def nbytes(self, rows: int, cols: int) -> int:
+        """Bytes of a packed matrix."""
+        return self.panels(rows) * self.panel_bytes(cols)
+
+
+def choose(stored: StoredMatrix, weights: Weights) -> Packing:
+    """The packing of a stored matrix: as it is stored where the choice allows, else rounded (see `engine.formats.groups`)."""
+    if weights == "native":
+        for matrix, kind in ((F32Matrix, "f32"), (F16Matrix, "f16"), (BF16Matrix, "bf16")):
+            if isinstance(stored, matrix):
+                return Packing(kind)
+        if isinstance(stored, MXFP4Matrix | MXFP4Blocks):
+            return Packing("bf16")  # exact: two bits of mantissa, and the exponents of bfloat16
+        if isinstance(stored, FP8Matrix) and stored.block[1] % CHUNK == 0:
+            return Packing("fp8", "f32", stored.block[1])
+        return Packing("f32")
+    kept = stored.stored_as()
+    if kept is not None and weights in ("auto", kept[0]):
+        return Packing(kept[0], kept[1])
+    return Packing("q4" if weights == "q4" else "q8", "f16")
+
+
+def pack_into(stored: StoredMatrix, packing: Packing, data: U8) -> None:
+    """Writes the panels of `stored` to `data`, uint8 [packing.nbytes(rows, cols)]."""
+    panels = data.reshape(packing.panels(stored.rows), packing.panel_bytes(stored.cols))
+    step = max(1, (4 << 20) // (packing.panel_rows * max(1, stored.cols)))
+    for first in range(0, len(panels), step):
+        some = panels[first : first + step]
+        start = first * packing.panel_rows
+        part = stored.take(start, 1, min(stored.rows - start, len(some) * packing.panel_rows))
+        if packing.integer:
+            _integer_panels(_groups(part, packing), packing, some)
+        else:
+            _float_panels(part, packing, some)
+
+
+def _groups(stored: StoredMatrix, packing: Packing) -> Groups:
+    kept = stored.stored_as()
+    if kept is not None and kept == (packing.kind, packing.scale):
+        groups = stored.groups()
+        if groups is not None:
+            return groups
+    return (round_q4 if packing.kind == "q4" else round_q8)(stored.f32())
+
+
+E2M1_CODE = np.zeros(256, np.uint8)
+E2M1_CODE[E2M1_DOUBLED.view(np.uint8)[::-1]] = np.arange(15, -1, -1)
+
+
+def _integer_panels(groups: Groups, packing: Packing, panels: U8) -> None:
+    count, rows = groups.scales.shape[1], len(panels) * INTEGER_ROWS
+    codes = np.zeros((rows, count * GROUP), np.uint8)
+    signed = groups.codes.view(np.uint8)
+    if packing.kind == "mxfp4":
+        codes[: groups.rows] = E2M1_CODE[signed]
+    else:
+        codes += np.uint8(128 if packing.kind == "q8" else 8)
+        codes[: groups.rows] += signed
+    steps = codes.reshape(len(panels), INTEGER_ROWS, count, 8, 4).transpose(0, 2, 3, 1, 4)
+    if packing.kind != "q8":
+        steps = steps[:, :, :4] | (steps[:, :, 4:] << 4)
+    weight_bytes = count * (512 if packing.kind == "q8" else 256)
+    panels[:, :weight_bytes] = steps.reshape(len(panels), weight_bytes)
+    scales = np.zeros((rows, count), groups.scales.dtype)
+    scales[: groups.rows] = groups.scales
+    turned = np.ascontiguousarray(scales.reshape(len(panels), INTEGER_ROWS, count).transpose(0, 2, 1))
+    end = weight_bytes + count * INTEGER_ROWS * scales.itemsize
+    panels[:, weight_bytes:end] = turned.view(np.uint8).reshape(len(panels), -1)
+    panels[:, end:] = 0
+
+
+def _float_values(stored: StoredMatrix, packing: Packing) -> Array:
+    if isinstance(stored, F32Matrix | F16Matrix | BF16Matrix):
+        return stored.values
+    if isinstance(stored, FP8Matrix) and packing.kind == "fp8":
+        return stored.codes
+    values = stored.f32()
+    return f32_to_bf16(values) if packing.kind == "bf16" else values
+
+
+def _float_panels(stored: StoredMatrix, packing: Packing, panels: U8) -> None:
+    values = _float_values(stored, packing)
+    chunks, rows = -(-stored.cols // CHUNK), len(panels) * FLOAT_ROWS
+    padded = np.zeros((rows, chunks * CHUNK), values.dtype)
+    padded[: stored.rows, : stored.cols] = values
+    turned = np.ascontiguousarray(padded.reshape(len(panels), FLOAT_ROWS, chunks, CHUNK).transpose(0, 2, 1, 3))
+    end = chunks * CHUNK * FLOAT_ROWS * values.itemsize
+    panels[:, :end] = turned.view(np.uint8).reshape(len(panels), -1)
+    panels[:, end:] = 0
+    if isinstance(stored, FP8Matrix) and packing.kind == "fp8":
+        scales = np.zeros((rows, -(-stored.cols // packing.block)), np.float32)
+        scales[: stored.rows] = stored.f32_scales()
+        grouped = scales.reshape(len(panels), -1)
+        panels[:, end : end + 4 * grouped.shape[1]] = grouped.view(np.uint8)

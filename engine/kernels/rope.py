@@ -1,0 +1,79 @@
+"""Rotary position embedding: tables computed in f64 from our own sin and cos, and their application.
+
+Pairs are (i, i + d/2) in the half-split form, (2i, 2i + 1) in the interleaved form; dimensions beyond `d` stay as they are.
+"""
+
+import numpy as np
+
+from engine.arrays import F32, I32, Array, aligned
+from engine.kernels.compile import kernel
+from engine.kernels.scalar import pow64, sincos64
+
+
+@kernel
+def _powers(base, exponents, out):  # type: ignore[no-untyped-def]
+    for i in range(len(out)):
+        out[i] = pow64(base, exponents[i])
+
+
+def powers(base: float, exponents: Array) -> Array:
+    """base ** exponent for each exponent (f64), the same bits on every CPU; base > 0."""
+    out = np.empty(len(exponents), np.float64)
+    _powers(float(base), np.ascontiguousarray(exponents, np.float64), out)
+    return out
+
+
+def inverse_frequencies(dim: int, base: float) -> Array:
+    """base ** (-2i / dim) for i < dim / 2, f64."""
+    return powers(base, np.arange(0, dim, 2, dtype=np.float64) / -dim)
+
+
+@kernel
+def _tables(positions, frequencies, scale, cos, sin):  # type: ignore[no-untyped-def]
+    for n in range(len(positions)):
+        for i in range(len(frequencies)):
+            s, c = sincos64(positions[n] * frequencies[i])
+            cos[n, i] = np.float32(c * scale)
+            sin[n, i] = np.float32(s * scale)
+
+
+def rope_tables(positions: Array, frequencies: Array, scale: float = 1.0) -> tuple[F32, F32]:
+    """cos and sin of positions [N] times frequencies [d / 2], multiplied by `scale`: f32 [N, d / 2] each."""
+    shape = (len(positions), len(frequencies))
+    cos, sin = aligned(shape, np.float32), aligned(shape, np.float32)
+    _tables(
+        np.ascontiguousarray(positions, np.float64), np.ascontiguousarray(frequencies, np.float64), float(scale), cos, sin
+    )
+    return cos, sin
+
+
+@kernel
+def _rope(x, cos, sin, first, interleaved, out):  # type: ignore[no-untyped-def]
+    half = cos.shape[1]
+    for n in range(x.shape[0]):
+        for h in range(x.shape[1]):
+            for i in range(x.shape[2]):
+                out[n, h, i] = x[n, h, i]
+            for i in range(half):
+                a = first + (2 * i if interleaved else i)
+                b = first + (2 * i + 1 if interleaved else i + half)
+                one, two = x[n, h, a], x[n, h, b]
+                out[n, h, a] = one * cos[n, i] - two * sin[n, i]
+                out[n, h, b] = two * cos[n, i] + one * sin[n, i]
+
+
+def rope(x: F32, cos: F32, sin: F32, *, interleaved: bool = False, first: int = 0) -> F32:
+    """Rotates dimensions first … first + d of x [N, heads, D] by tables [N, d / 2]; the others are copied."""
+    if x.ndim != 3 or cos.shape != sin.shape or len(cos) != len(x) or first + 2 * cos.shape[1] > x.shape[2]:
+        raise ValueError(f"rows {list(x.shape)} cannot be rotated by tables {list(cos.shape)} from dimension {first}")
+    out = aligned(x.shape, np.float32)
+    _rope(np.ascontiguousarray(x, np.float32), cos, sin, first, interleaved, out)
+    return out
+
+
+def inverse_rope(x: F32, cos: F32, sin: F32, *, interleaved: bool = False, first: int = 0) -> F32:
+    """Rotates back: `rope` by the negative positions."""
+    return rope(x, cos, -sin, interleaved=interleaved, first=first)
+
+
+__all__ = ["I32", "inverse_frequencies", "inverse_rope", "powers", "rope", "rope_tables"]

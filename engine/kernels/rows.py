@@ -1,0 +1,102 @@
+"""Activation rows as the integer path takes them: int8 in groups of 32 with one f32 scale a group.
+
+Rule: scale = absmax / 127; value = round-half-even(x / scale), clipped to ±127; a scale of zero gives zeros; a short
+last group is filled with zeros.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.arrays import F32, Array, aligned
+from engine.formats.groups import GROUP
+from engine.kernels.compile import device, kernel
+
+__all__ = ["Rows", "quantize_rows"]
+
+ROUNDER = np.float32(12582912.0)  # 1.5 · 2**23: adding and subtracting it rounds |x| < 2**22 half to even
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """`q` int8 [N, Kp], `scale` f32 [N, Kp / 32], `sums` int32 [N, Kp / 32] of q in each group; Kp = cols rounded up.
+
+    `sums` follows from `q`; make Rows that came over a wire with `Rows.of`.
+    """
+
+    q: Array
+    scale: F32
+    sums: Array
+    cols: int
+
+    def __len__(self) -> int:
+        return len(self.q)
+
+    @classmethod
+    def of(cls, q: Array, scale: F32, cols: int | None = None) -> "Rows":
+        """Rows from their values and scales, contiguous; -128 is not allowed. Raises ValueError for shapes that do not fit."""
+        if q.ndim != 2 or q.dtype != np.int8 or q.shape[1] % GROUP:
+            raise ValueError(f"rows must be int8 [N, a multiple of {GROUP}], not {q.dtype} {list(q.shape)}")
+        if scale.dtype != np.float32 or scale.shape != (len(q), q.shape[1] // GROUP):
+            raise ValueError(f"rows {list(q.shape)} cannot have scales {scale.dtype} {list(scale.shape)}")
+        if q.size and q.min() < -127:
+            raise ValueError("rows hold the value -128, which rounding never gives")
+        sums = np.empty(scale.shape, np.int32)
+        q, scale = np.ascontiguousarray(q), np.ascontiguousarray(scale)
+        _sum_groups(q, sums)
+        return cls(q, scale, sums, q.shape[1] if cols is None else cols)
+
+    def f32(self) -> F32:
+        """The values the rows stand for, [N, cols]."""
+        wide = self.q.reshape(len(self.q), -1, GROUP).astype(np.float32) * self.scale[:, :, None]
+        return np.ascontiguousarray(wide.reshape(len(self.q), -1)[:, : self.cols])
+
+
+@kernel
+def _sum_groups(q, sums):  # type: ignore[no-untyped-def]
+    for n in range(sums.shape[0]):
+        for g in range(sums.shape[1]):
+            total = np.int32(0)
+            for i in range(32):
+                total += np.int32(q[n, g * 32 + i])
+            sums[n, g] = total
+
+
+@device
+def quantize_group(x, first, last, limit, q, at):  # type: ignore[no-untyped-def]
+    """Rounds x[first:last] (at most 32) to q[at:at+32], as far as q reaches, by the rule with `limit` (127 or 32767).
+
+    Returns the scale and the sum of the integers.
+    """
+    top = np.float32(0)
+    for i in range(first, last):
+        top = max(top, abs(x[i]))
+    scale = top / np.float32(limit)
+    divisor = scale if scale > np.float32(0) else np.float32(np.inf)
+    total = np.int32(0)
+    for i in range(last - first):
+        value = (x[first + i] / divisor + ROUNDER) - ROUNDER
+        whole = np.int32(min(max(value, np.float32(-limit)), np.float32(limit)))
+        q[at + i] = whole
+        total += whole
+    for i in range(at + last - first, min(at + 32, len(q))):
+        q[i] = 0
+    return scale, total
+
+
+@kernel
+def _quantize(x, q, scale, sums):  # type: ignore[no-untyped-def]
+    cols = x.shape[1]
+    for n in range(x.shape[0]):
+        for g in range(scale.shape[1]):
+            scale[n, g], sums[n, g] = quantize_group(x[n], g * 32, min(g * 32 + 32, cols), 127, q[n], g * 32)
+
+
+def quantize_rows(x: F32) -> Rows:
+    """f32 [N, K] -> Rows."""
+    count, cols = x.shape
+    groups = -(-cols // GROUP)
+    q, scale = aligned((count, groups * GROUP), np.int8), aligned((count, groups), np.float32)
+    sums = aligned((count, groups), np.int32)
+    _quantize(np.ascontiguousarray(x), q, scale, sums)
+    return Rows(q, scale, sums, cols)
