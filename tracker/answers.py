@@ -200,18 +200,29 @@ class Answers:
         self, caller: Peer, holdings: Holdings, wanted: IndexSet, most: int
     ) -> tuple[list[Contact], bool]:
         asker = caller.address or UNKNOWN_PLACE
+        now_s = self._clock.monotonic_s()
         contacts: dict[PeerKey, Contact] = {}
 
-        def usable(peer: PeerKey) -> bool:
+        def usable(peer: PeerKey, doubtful: bool = False) -> bool:
+            entry = self._registry.get(peer)
+            if entry is None or peer == caller.key or (entry.is_doubtful(now_s) and not doubtful):
+                return False
             contact = self._registry.contact(peer, asker, self._relay.reaches(peer))
-            if contact is None or peer == caller.key:
+            if contact is None:
                 return False
             contacts[peer] = contact
             return True
 
         self._turn += 1
         chosen, complete = holdings.served.holders(wanted, most, self._turn, usable=usable)
-        return [contacts[peer] for peer in chosen], complete
+        if not complete and len(chosen) < most:
+            # What only doubtful peers hold is better asked of them than of nobody.
+            more, complete = holdings.served.holders(
+                wanted, most, self._turn, depth=1, usable=lambda peer: usable(peer, doubtful=True)
+            )
+            chosen += [peer for peer in more if peer not in chosen]
+            complete = complete and len(chosen) <= most
+        return [contacts[peer] for peer in chosen[:most]], complete
 
     def _note(self, entry: Entry, root: bytes) -> None:
         roots = self._catalogue.roots_of(entry.key)

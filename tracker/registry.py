@@ -19,6 +19,9 @@ from swarm.wire.address import Address
 from swarm.wire.keys import PeerKey
 from swarm.wire.messages.tracker import Contact
 
+DUE_AFTER_HEARTBEATS = 1.25
+"""After so many intervals without a heartbeat a peer is doubted."""
+
 
 class NotRegistered(SwarmError):
     """The tracker does not know this registration of peer {peer}; register again."""
@@ -59,6 +62,14 @@ class Entry:
     revision: int = 0
     service_us: int = 0
     queue: int = 0
+    due_s: float = 0.0
+    """When the next heartbeat should have come."""
+    lost: bool = False
+    """Whether the connection it registered or was last heard on has ended since."""
+
+    def is_doubtful(self, now_s: float) -> bool:
+        """Whether the peer may be gone: others are named first."""
+        return self.lost or now_s > self.due_s
 
 
 class Registry:
@@ -68,6 +79,7 @@ class Registry:
         self.limits = limits
         self.departures = 0
         """How many peers have left or fallen silent."""
+        self._due_after_s = min(DUE_AFTER_HEARTBEATS * limits.heartbeat_s, limits.lifetime_s)
         self._generation = first_generation
         self._entries: OrderedDict[PeerKey, Entry] = OrderedDict()
         self._networks: Counter[str] = Counter()
@@ -103,7 +115,16 @@ class Registry:
         self._forget(key)
         self._generation += 1
         network = network_of(origin)
-        entry = Entry(key, self._generation, network, address, local, agent, now_s + self.limits.lifetime_s)
+        entry = Entry(
+            key=key,
+            generation=self._generation,
+            network=network,
+            address=address,
+            local=local,
+            agent=agent,
+            deadline_s=now_s + self.limits.lifetime_s,
+            due_s=now_s + self._due_after_s,
+        )
         self._entries[key] = entry
         self._networks[network] += 1
         return entry
@@ -122,6 +143,8 @@ class Registry:
             raise OutOfOrder(peer=key, sequence=sequence, latest=entry.sequence)
         entry.sequence = sequence
         entry.deadline_s = max(entry.deadline_s, now_s + self.limits.lifetime_s)
+        entry.due_s = max(entry.due_s, now_s + self._due_after_s)
+        entry.lost = False
         self._entries.move_to_end(key)
         return entry
 

@@ -74,7 +74,7 @@ class Tracker:
         clock: Clock,
         first_generation: int,
     ) -> None:
-        self._options = options
+        self._nursery = nursery
         self._clock = clock
         self._dial_back = dial_back
         self._per_key = Quota(options.requests_a_key)
@@ -123,6 +123,7 @@ class Tracker:
         )
         # What an earlier registration held is not what this one holds.
         self.catalogue.forget(caller.key)
+        self._nursery.start_soon(self._watch, caller, entry.generation)
         return PeerRegistered(
             generation=entry.generation,
             observed=str(caller.address or ""),
@@ -131,6 +132,13 @@ class Tracker:
             heartbeat_ms=round(self.registry.limits.heartbeat_s * 1000),
             lifetime_ms=round(self.registry.limits.lifetime_s * 1000),
         ), b""
+
+    async def _watch(self, caller: Peer, generation: int) -> None:
+        """Doubts a peer when the connection that it registered on ends; its next heartbeat dispels that."""
+        await caller.wait_closed()
+        entry = self.registry.get(caller.key)
+        if entry is not None and entry.generation == generation:
+            entry.lost = True
 
     async def heartbeat(
         self, caller: Peer, message: Heartbeat, payload: Buffer

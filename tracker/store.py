@@ -26,7 +26,7 @@ class UnusableStore(SwarmError):
 
 
 class StoreInUse(SwarmError):
-    """The tracker's store {path} is used by another tracker; stop that one, or give this one another folder."""
+    """The store {path} is used by another tracker; stop that one, or give this one another folder."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 import hashlib
 from dataclasses import dataclass, field
 
+import trio
+
 from swarm.trust.keyring import Keyring
 from swarm.trust.manifest import CHUNK_BYTES, Digests, FileEntry, Manifest, SignedManifest, sign
 from swarm.wire.address import Address
@@ -83,6 +85,10 @@ class FakeCaller(Peer):
 
     def __post_init__(self) -> None:
         self.key: PeerKey = self.keys.key
+        self.gone = trio.Event()
+
+    async def wait_closed(self) -> None:
+        await self.gone.wait()
 
     async def ask(self, message: Message, payload: Buffer = b"") -> tuple[Message, bytes]:
         """What the tracker answers; raises what its handler raises."""
