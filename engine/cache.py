@@ -167,6 +167,13 @@ class KeyValue:
             array[held:] = 0
         self.start = start
 
+    def write(self, position: int, *values: Array) -> None:
+        """Sets the rows of positions `position` …, [n, *width] for each array, rounded to the cache's
+        dtype."""
+        first = position - self.start
+        for array, value in zip(self.arrays, values, strict=True):
+            array[first : first + len(value)] = value
+
     def commit(self, length: int) -> None:
         """Nothing to do: rows count by the state's length."""
 

@@ -78,12 +78,17 @@ class Checkpoint:
         """A tensor as stored; with `first` and `count` only that part of its leading dimension is read."""
         info = self.info(name)
         path, offset, nbytes, shape = _part(info, first, count)
-        dtype = NUMPY_DTYPES.get(info.dtype)
-        if dtype is None:
+        return np.frombuffer(self.source.read(path, offset, nbytes), self.dtype(name)).reshape(shape)
+
+    def dtype(self, name: str) -> np.dtype[Any]:
+        """The numpy dtype in which `raw` gives a tensor."""
+        stored = self.info(name).dtype
+        found = NUMPY_DTYPES.get(stored)
+        if found is None:
             raise CheckpointError(
-                f"tensor {name!r} is stored as {info.dtype}, which cannot be read element by element"
+                f"tensor {name!r} is stored as {stored}, which cannot be read element by element"
             )
-        return np.frombuffer(self.source.read(path, offset, nbytes), dtype).reshape(shape)
+        return found
 
     def f32(self, name: str, first: int = 0, count: int | None = None) -> F32:
         """A tensor stored as a plain float (F32, F16, BF16, F64) in float32."""

@@ -24,7 +24,7 @@ class Experts(Protocol):
         ...
 
     def __call__(self, layer: int, rows: F32, ids: I32, weights: F32) -> F32:
-        """rows [N, D], ids [N, k] (−1: none), weights [N, k] -> sum over k of weights · expert(rows), [N, D].
+        """rows [N, D], ids [N, k], weights [N, k] -> sum over k of weights · expert(rows), [N, D].
 
         The sum runs in the order of `ids`. Raises ExpertsUnavailable or Cancelled.
         """

@@ -73,7 +73,7 @@ class StopTexts:
             place, self.found = min(places)
             shown, self._held = self._held[:place], ""
             return shown
-        keep = max((_overlap(self._held, stop) for stop in self._stops), default=0)
+        keep = max((overlap(self._held, stop) for stop in self._stops), default=0)
         shown = self._held[: len(self._held) - keep]
         self._held = self._held[len(self._held) - keep :]
         return shown
@@ -84,7 +84,7 @@ class StopTexts:
         return shown
 
 
-def _overlap(text: str, stop: str) -> int:
+def overlap(text: str, stop: str) -> int:
     """The length of the longest end of `text` that is a proper beginning of `stop`."""
     for length in range(min(len(text), len(stop) - 1), 0, -1):
         if text.endswith(stop[:length]):

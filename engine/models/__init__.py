@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from engine.arrays import F32, I32
 from engine.cache import State
-from engine.errors import ConfigError, ContextFull, UnknownFamily
+from engine.errors import ContextFull, UnknownFamily
 from engine.experts import ExpertLayout, Experts
 
 if TYPE_CHECKING:
@@ -73,6 +73,10 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def parts(self, index: int) -> list[Any]:
+        """Part `index` of each sequence's state, in the order of the segments."""
+        return [state.parts[index] for state in self.states]
 
     def select(self, rows: F32) -> F32:
         """Of rows [N, D], those whose logits are wanted."""
@@ -159,18 +163,3 @@ def family_of(config: Mapping[str, Any]) -> Family[Any]:
 def families() -> list[Family[Any]]:
     """All families, by name."""
     return [_family(module) for module in sorted(set(FAMILIES.values()))]
-
-
-def refuse(config: Mapping[str, Any], **expected: object) -> None:
-    """Raises ConfigError when a feature is switched on that the family does not compute.
-
-    Each keyword is a key of the configuration with the only value (or tuple of values) that is understood;
-    a key that is absent or null passes.
-    """
-    for key, allowed in expected.items():
-        value = config.get(key)
-        options = allowed if isinstance(allowed, tuple) else (allowed,)
-        if value is not None and value not in options:
-            raise ConfigError(
-                f"config.json asks for {key} = {value!r}, which this family's reader does not know"
-            )

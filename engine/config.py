@@ -1,0 +1,116 @@
+"""Reading config.json strictly: each value has a type, a range and, where releases leave it out, a
+default."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, overload
+
+from engine.errors import ConfigError
+
+T = TypeVar("T")
+REQUIRED: Any = object()
+LARGEST = 1 << 31  # no count in a configuration is larger
+
+
+class Reader:
+    """Values of one JSON object. ConfigError names the key and what is wrong with it."""
+
+    def __init__(self, values: Mapping[str, Any], where: str = "config.json") -> None:
+        self.values = values
+        self.where = where
+
+    def __contains__(self, key: str) -> bool:
+        return self.values.get(key) is not None
+
+    def count(self, *keys: str, default: Any = REQUIRED, least: int = 1) -> int:
+        """A whole number of at least `least`, under the first of these keys that is set."""
+        value = self._first(keys, default)
+        if type(value) is not int or not least <= value < LARGEST:
+            raise self._wrong(keys[0], value, f"a whole number of at least {least}")
+        return value
+
+    @overload
+    def number(self, *keys: str) -> float: ...
+    @overload
+    def number(self, *keys: str, default: float) -> float: ...
+    @overload
+    def number(self, *keys: str, default: None) -> float | None: ...
+    def number(self, *keys: str, default: Any = REQUIRED) -> float | None:
+        """A finite number; None only if that is the default."""
+        value = self._first(keys, default)
+        if value is None:
+            return None
+        if type(value) not in (int, float) or not abs(value) < float("inf"):
+            raise self._wrong(keys[0], value, "a number")
+        return float(value)
+
+    def flag(self, *keys: str, default: Any = REQUIRED) -> bool:
+        """true or false."""
+        value = self._first(keys, default)
+        if type(value) is not bool:
+            raise self._wrong(keys[0], value, "true or false")
+        return value
+
+    def text(self, *keys: str, default: Any = REQUIRED) -> str:
+        """A text."""
+        value = self._first(keys, default)
+        if not isinstance(value, str):
+            raise self._wrong(keys[0], value, "a text")
+        return value
+
+    def counts(self, key: str, default: Any = REQUIRED, *, least: int = 0) -> tuple[int, ...]:
+        """A list of whole numbers of at least `least`."""
+        value = self._first((key,), default)
+        if not isinstance(value, Sequence) or not all(type(item) is int and item >= least for item in value):
+            raise self._wrong(key, value, f"a list of whole numbers of at least {least}")
+        return tuple(value)
+
+    def texts(self, key: str, default: Any = REQUIRED) -> tuple[str, ...]:
+        """A list of texts."""
+        value = self._first((key,), default)
+        if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+            raise self._wrong(key, value, "a list of texts")
+        return tuple(value)
+
+    def part(self, key: str) -> "Reader":
+        """An object within the object."""
+        value = self._first((key,), REQUIRED)
+        if not isinstance(value, Mapping):
+            raise self._wrong(key, value, "an object")
+        return Reader(value, f"{self.where}: {key}")
+
+    def refuse(self, **understood: object) -> None:
+        """Refuses features the family does not compute.
+
+        Each keyword is a key with the only value (or tuple of values) that is understood; absent and null
+        pass.
+        """
+        for key, values in understood.items():
+            value = self.values.get(key)
+            options = values if isinstance(values, tuple) else (values,)
+            if value is not None and value not in options:
+                raise ConfigError(
+                    f"{self.where} asks for {key} = {value!r}, which this family's reader does not know"
+                )
+
+    def _first(self, keys: Sequence[str], default: Any) -> Any:
+        for key in keys:
+            if self.values.get(key) is not None:
+                return self.values[key]
+        if default is REQUIRED:
+            raise ConfigError(
+                f"{self.where} does not say {' or '.join(keys)}; it belongs to another kind of model"
+            )
+        return default
+
+    def _wrong(self, key: str, value: object, wanted: str) -> ConfigError:
+        return ConfigError(f"{self.where}: {key} is {str(value)[:80]!r}; {wanted} is expected")
+
+
+def text_part(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The text model's part of a multimodal configuration, completed by what only the whole says; else the
+    whole."""
+    text = config.get("text_config")
+    if not isinstance(text, Mapping):
+        return dict(config)
+    inherited = ("tie_word_embeddings", "quantization_config", "eos_token_id")
+    return {**{key: config[key] for key in inherited if key in config}, **text}

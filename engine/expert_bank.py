@@ -1,0 +1,298 @@
+"""Routed experts in packed form in a bounded piece of memory, read when they are needed and before.
+
+The chatter's own experts and a donor's are the same thing: `ExpertBank.run` takes rows and (expert, row)
+pairs and gives the experts' output rows. What is not in memory is read by background threads, from the
+packed cache on disk where there is one, else from the model's files with conversion. While missing experts
+are being read, those present already run.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from engine.arrays import F32, I32, Array, aligned
+from engine.checkpoint import Checkpoint
+from engine.errors import EngineError, ExpertsUnavailable, SettingsError
+from engine.expert_reader import ExpertReader
+from engine.experts import ExpertLayout
+from engine.kernels import ExpertRows, ExpertShape, Rows, combine, quantize_rows, run_experts
+from engine.memory import arena, available_bytes
+from engine.numerics import Weights
+from engine.readers import Job, Readers
+from engine.residency import NOBODY, Residency
+
+READERS = 4  # reads in flight
+SHARE_OF_MEMORY = 0.7  # of what is free, when the user sets no budget
+AHEAD_SHARE = 0.25  # of the slots, at most, for experts that are only guessed
+GUESS_WEIGHT = 0.25  # of a use
+
+
+@dataclass(slots=True)
+class BankStats:
+    """What a bank did so far."""
+
+    hits: int = 0  # experts that were in memory when asked for
+    misses: int = 0
+    guessed: int = 0  # misses that were already being read
+    wait_s: float = 0.0  # time in which nothing could be computed for want of an expert
+
+
+class _Pool:
+    """Experts of one shape: their arena, and who is in it. Experts are numbered layer by layer."""
+
+    def __init__(self, shape: ExpertShape, layers: Sequence[int], per_layer: int, slots: int) -> None:
+        self.shape = shape
+        self.first = {layer: place * per_layer for place, layer in enumerate(layers)}
+        self.layers = list(layers)
+        self.per_layer = per_layer
+        self.residency = Residency(len(layers) * per_layer, slots)
+        self.arena = arena(slots, shape.nbytes)
+        self.loading: dict[int, Job] = {}  # by expert number
+
+    def at(self, number: int) -> tuple[int, int]:
+        """(layer, expert) of an expert number."""
+        return self.layers[number // self.per_layer], number % self.per_layer
+
+    def settle(self) -> None:
+        """Forgets reads that have ended well; gives back the slots of those that failed."""
+        for expert in [expert for expert, job in self.loading.items() if job.done]:
+            if self.loading.pop(expert).error is not None:
+                self.residency.release([expert])
+
+    def busy_slots(self) -> set[int]:
+        return {int(self.residency.slot_of[expert]) for expert in self.loading}
+
+
+class ExpertBank:
+    """All routed experts of a model, as many in memory as `ram_bytes` holds. Calls from several threads
+    take turns."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        layout: ExpertLayout,
+        weights: Weights,
+        ram_bytes: int | None = None,
+        cache: Path | None = None,
+    ) -> None:
+        self.layout = layout
+        self.weights = weights
+        self.stats = BankStats()
+        self._reader = ExpertReader(checkpoint, layout, weights, cache)
+        self._lock = threading.RLock()
+        self._readers = Readers(READERS)
+        self._shapes = {layer: self._reader.shape(layer) for layer in layout.layers}
+        self._pools = self._make_pools(ram_bytes)
+
+    def shape(self, layer: int) -> ExpertShape:
+        """The shape of the experts of a layer."""
+        return self._shapes[layer]
+
+    @property
+    def total_bytes(self) -> int:
+        """Packed bytes of all experts."""
+        return sum(shape.nbytes for shape in self._shapes.values()) * self.layout.experts_per_layer
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Packed bytes of the experts that fit in memory at once."""
+        return sum(pool.arena.nbytes for pool in self._distinct_pools())
+
+    @property
+    def streams(self) -> bool:
+        """Whether not all experts fit in memory."""
+        return self.capacity_bytes < self.total_bytes
+
+    @property
+    def cache_trouble(self) -> str | None:
+        """Why the packed cache takes nothing more; None when all is well."""
+        return self._reader.cache_trouble
+
+    def resident(self) -> list[tuple[int, int]]:
+        """(layer, expert) of all that are in memory or being read."""
+        return [pool.at(number) for pool in self._distinct_pools() for number in pool.residency.resident()]
+
+    def has(self, layer: int, expert: int) -> bool:
+        """Whether an expert is in memory or being read."""
+        pool = self._pools[layer]
+        return bool(pool.residency.slot_of[pool.first[layer] + expert] != NOBODY)
+
+    def run(self, layer: int, rows: F32 | Rows, expert: I32, row: I32) -> ExpertRows:
+        """For each pair p, expert[p] of `layer` on rows[row[p]]; outputs in the pairs' order, [P, hidden].
+
+        rows: f32 [N, hidden], or Rows on the integer path. Raises ExpertsUnavailable when bytes cannot be
+        had.
+        """
+        with self._lock:
+            pool = self._pools[layer]
+            number = expert.astype(np.int64) + pool.first[layer]
+            pool.settle()
+            slot = pool.residency.slot_of[number]
+            if not pool.loading and (slot != NOBODY).all():
+                used = np.unique(number)
+                pool.residency.use(used)
+                self.stats.hits += len(used)
+                return run_experts(pool.shape, pool.arena, rows, slot, row)
+            return self._run_in_rounds(layer, pool, rows, number, row)
+
+    def prefetch(self, layer: int, experts: Iterable[int]) -> None:
+        """Starts reading experts that will probably be needed; returns at once."""
+        with self._lock:
+            pool = self._pools[layer]
+            pool.settle()
+            numbers = [
+                pool.first[layer] + expert for expert in dict.fromkeys(experts) if not self.has(layer, expert)
+            ]
+            room = int(pool.residency.slots * AHEAD_SHARE) - len(pool.loading)
+            if numbers and room > 0:
+                numbers = numbers[:room]
+                pool.residency.use(np.array(numbers), weight=GUESS_WEIGHT)
+                self._load(pool, numbers, urgent=False, keep=pool.busy_slots())
+
+    def preload(
+        self, progress: Callable[[int, int], None] | None = None, cancelled: Callable[[], bool] | None = None
+    ) -> None:
+        """Reads experts until memory is full or all are there, in the model's order. Raises as `run` does."""
+        plan = [
+            (pool, number)
+            for pool in self._distinct_pools()
+            for number in range(min(pool.residency.slots, len(pool.layers) * pool.per_layer))
+        ]
+        for start in range(0, len(plan), 2 * READERS):
+            if cancelled is not None and cancelled():
+                return
+            with self._lock:
+                for pool, number in plan[start : start + 2 * READERS]:
+                    pool.settle()
+                    if pool.residency.slot_of[number] == NOBODY:
+                        self._load(pool, [number], urgent=False, keep=pool.busy_slots())
+                for pool, number in plan[start : start + 2 * READERS]:
+                    self._await(pool, [number])
+            if progress is not None:
+                progress(min(start + 2 * READERS, len(plan)), len(plan))
+
+    def close(self) -> None:
+        """Ends background reading."""
+        self._readers.close()
+
+    def _make_pools(self, ram_bytes: int | None) -> dict[int, _Pool]:
+        """A pool a shape, by layer; memory is shared among them in proportion to their experts' bytes."""
+        budget = int(available_bytes() * SHARE_OF_MEMORY) if ram_bytes is None else ram_bytes
+        share = min(1.0, budget / max(self.total_bytes, 1))
+        pools: dict[int, _Pool] = {}
+        per_layer = self.layout.experts_per_layer
+        for shape in dict.fromkeys(self._shapes.values()):
+            layers = [layer for layer, other in self._shapes.items() if other == shape]
+            slots = int(len(layers) * per_layer * share)
+            if slots < 1:
+                raise SettingsError(
+                    f"one expert of this model takes {shape.nbytes:,} bytes; the memory for experts must hold at "
+                    f"least one of each kind, and {budget:,} bytes do not"
+                )
+            pools.update(dict.fromkeys(layers, _Pool(shape, layers, per_layer, slots)))
+        return pools
+
+    def _distinct_pools(self) -> list[_Pool]:
+        return list({id(pool): pool for pool in self._pools.values()}.values())
+
+    # Running what is there while the rest is read.
+
+    def _run_in_rounds(
+        self, layer: int, pool: _Pool, rows: F32 | Rows, number: Array, row: I32
+    ) -> ExpertRows:
+        shape = pool.shape
+        pairs = len(number)
+        values = aligned((pairs, shape.hidden), np.int16 if shape.integer else np.float32)
+        scale = aligned((pairs, -(-shape.hidden // 32) if shape.integer else 0), np.float32)
+        waiting = [int(one) for one in np.unique(number)]
+        pool.residency.use(np.array(waiting))
+        while waiting:
+            slots = pool.residency.slot_of
+            present = [one for one in waiting if slots[one] != NOBODY and one not in pool.loading]
+            coming = [one for one in waiting if one in pool.loading]
+            self.stats.hits += len(present)
+            self.stats.misses += len(coming)
+            self.stats.guessed += len(coming)
+            for one in coming:
+                self._readers.hurry(pool.loading[one])
+            keep = pool.busy_slots() | {int(slots[one]) for one in present}
+            absent = [one for one in waiting if slots[one] == NOBODY]
+            started = self._load(pool, absent, urgent=True, keep=keep)
+            self.stats.misses += len(started)
+            if not (present or coming or started):  # every slot is taken by a guess: let one finish
+                self._await(pool, list(pool.loading)[:1])
+                continue
+            for group, ready in ((present, True), (coming + started, False)):
+                if group:
+                    if not ready:
+                        self._await(pool, group)
+                    chosen = np.flatnonzero(np.isin(number, group))
+                    part = run_experts(shape, pool.arena, rows, slots[number[chosen]], row[chosen])
+                    values[chosen], scale[chosen] = part.values, part.scale
+            done = {*present, *coming, *started}
+            waiting = [one for one in waiting if one not in done]
+        return ExpertRows(values, scale)
+
+    def _load(self, pool: _Pool, numbers: Sequence[int], *, urgent: bool, keep: set[int]) -> list[int]:
+        """Begins to read experts for which a slot can be had; returns them. Slots in `keep` are left
+        alone."""
+        placed: list[tuple[int, int]] = []
+        for number in numbers:
+            slot = pool.residency.place(number, keep)
+            if slot is None:
+                break
+            keep.add(slot)
+            placed.append((number, slot))
+        wanted = [pool.at(number) for number, _ in placed]
+        self._reader.announce(wanted)
+        for (number, slot), (layer, expert) in zip(placed, wanted, strict=True):
+            blob = pool.arena[slot]
+            work = partial(self._reader.read, layer, expert, blob)
+            pool.loading[number] = self._readers.submit(work, urgent=urgent)
+        return [number for number, _ in placed]
+
+    def _await(self, pool: _Pool, numbers: Sequence[int]) -> None:
+        started = time.perf_counter()
+        try:
+            for number in numbers:
+                job = pool.loading.get(number)
+                if job is not None:
+                    job.wait()
+        except EngineError:
+            raise
+        except (OSError, RuntimeError) as error:
+            layer, expert = pool.at(number)
+            raise ExpertsUnavailable(
+                f"expert {expert} of layer {layer} cannot be read ({error}); the reply cannot go on without it"
+            ) from error
+        finally:
+            self.stats.wait_s += time.perf_counter() - started
+            pool.settle()
+
+
+class LocalExperts:
+    """Experts run in this process: round the rows, run, sum in the router's order."""
+
+    def __init__(self, bank: ExpertBank) -> None:
+        self.bank = bank
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether it pays to guess the next layer's experts: when they are not all in memory."""
+        return self.bank.streams
+
+    def __call__(self, layer: int, rows: F32, ids: I32, weights: F32) -> F32:
+        """See `engine.experts.Experts`."""
+        count, k = ids.shape
+        packed = quantize_rows(rows) if self.bank.shape(layer).integer else rows
+        row = np.repeat(np.arange(count, dtype=np.int32), k)
+        return combine(self.bank.run(layer, packed, ids.reshape(-1), row), weights)
+
+    def prefetch(self, layer: int, ids: I32) -> None:
+        """See `engine.experts.Experts`."""
+        self.bank.prefetch(layer, ids.reshape(-1).tolist())

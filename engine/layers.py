@@ -1,0 +1,134 @@
+"""The pieces that families are put together from. Each reads f32 rows [N, …] and gives f32 rows, batch or
+not.
+
+Nothing here knows a family. What a family does in its own way stands in its own file.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.arrays import F32, U8, Array
+from engine.cache import KeyValue
+from engine.formats import BF16Matrix, F16Matrix, F32Matrix, MXFP4Blocks, Q4Blocks, Q8Blocks, StoredMatrix
+from engine.kernels import ExpertShape, Matrix, Rows, attention, matmul, matmul_parts, rms_norm, run_mlp
+from engine.models import Batch
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Linear:
+    """A packed matrix [outputs, inputs] and perhaps a bias."""
+
+    matrix: Matrix
+    bias: F32 | None = None
+
+    def __call__(self, x: F32 | Rows) -> F32:
+        """x [N, inputs] -> [N, outputs]."""
+        out = matmul(x, self.matrix)
+        if self.bias is not None:
+            out += self.bias
+        return out
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stack:
+    """Linear layers on one input: a single matrix of several parts, or several matrices where formats
+    differ."""
+
+    matrices: Sequence[Matrix]
+    biases: Sequence[F32 | None]
+
+    def __call__(self, x: F32 | Rows) -> list[F32]:
+        """x [N, inputs] -> [N, outputs] for each layer, contiguous."""
+        outputs = [out for matrix in self.matrices for out in matmul_parts(x, matrix)]
+        for out, bias in zip(outputs, self.biases, strict=True):
+            if bias is not None:
+                out += bias
+        return outputs
+
+
+class Embedding:
+    """Embedding rows as stored, decoded when they are looked up."""
+
+    def __init__(self, stored: StoredMatrix) -> None:
+        self._rows: Array
+        self._decode: Callable[[Array], StoredMatrix]
+        if isinstance(stored, Q8Blocks | Q4Blocks | MXFP4Blocks):
+            self._decode, self._rows = type(stored), stored.blocks
+        elif isinstance(stored, BF16Matrix | F16Matrix | F32Matrix):
+            self._decode, self._rows = type(stored), stored.values
+        else:  # formats with scales apart, which no release uses for embeddings, are decoded as a whole
+            self._decode, self._rows = F32Matrix, stored.f32()
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held."""
+        return self._rows.nbytes
+
+    def __call__(self, tokens: Array) -> F32:
+        """tokens int [N] -> f32 [N, cols]. IndexError for a token that is not in the vocabulary."""
+        return np.ascontiguousarray(self._decode(self._rows[tokens]).f32())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Norm:
+    """Root mean square norm over the last dimension; `plus_one` where a family multiplies by 1 + weight."""
+
+    weight: F32
+    epsilon: float
+    plus_one: bool = False
+
+    def __call__(self, x: F32) -> F32:
+        """x [N, D], or [N, H, D] with each head by itself -> the same shape."""
+        return rms_norm(x, self.weight, self.epsilon, plus_one=self.plus_one)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DenseMLP:
+    """down(activation(gate(x), up(x))): a dense feed-forward layer or a shared expert."""
+
+    shape: ExpertShape
+    data: U8
+
+    def __call__(self, x: F32) -> F32:
+        """x [N, D] -> [N, D]."""
+        return run_mlp(self.shape, self.data, x)
+
+
+def attend(
+    batch: Batch,
+    parts: Sequence[KeyValue],
+    q: F32,
+    k: F32,
+    v: F32,
+    *,
+    scale: float,
+    window: int | None = None,
+    sinks: F32 | None = None,
+    bias: F32 | None = None,
+) -> F32:
+    """Writes the rows' keys and values to their sequences' caches and attends to all that is there.
+
+    q f32 [N, H, D], k [N, Hkv, D], v [N, Hkv, Dv], positions already in them -> [N, H · Dv]. `parts`: the
+    layer's cache in each of the batch's states. `window`, `sinks` and `bias` as in `kernels.attention`.
+    """
+    outputs = []
+    for part, rows in zip(parts, batch.slices, strict=True):
+        positions = batch.positions[rows]
+        part.write(int(positions[0]), k[rows], v[rows])
+        outputs.append(
+            attention(
+                q[rows],
+                part.arrays[0],
+                part.arrays[1],
+                positions,
+                scale=scale,
+                start=part.start,
+                window=window,
+                sinks=sinks,
+                bias=None if bias is None else bias[rows],
+            )
+        )
+    out = outputs[0] if len(outputs) == 1 else np.concatenate(outputs)
+    return out.reshape(len(batch), -1)

@@ -1,0 +1,237 @@
+"""Reads the dense weights of a model once, packs each for the kernels, and lets the source pages go.
+
+A family's constructor asks the loader for what it needs, by name; the loader knows the weights format,
+converts, packs and keeps count. What is asked for is noted, so that at the end every tensor of the
+checkpoint was either used, or belongs to the routed experts, or is one that the family leaves out
+knowingly: a bias or norm that a family does not know is refused instead of ignored.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from engine.arrays import F32
+from engine.checkpoint import Checkpoint
+from engine.errors import CheckpointError
+from engine.experts import ExpertLayout, ExpertRefs, MatrixRef
+from engine.formats import F32Matrix, StoredMatrix
+from engine.kernels import Activation, ExpertShape, pack, pack_expert, stackable
+from engine.layers import DenseMLP, Embedding, Linear, Stack
+from engine.numerics import Weights
+from engine.weights import Shelf, storage
+
+Ref = str | MatrixRef
+NEVER_NEEDED = re.compile(r".*\.(rotary_emb\.inv_freq|rotary_pos_emb\.inv_freq|masked_bias|attn\.bias)")
+
+
+class Loader:
+    """Gives a family its weights. `progress(done, total)` is told bytes of dense weights as they are read."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        weights: Weights,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.checkpoint = checkpoint
+        self.weights = weights
+        self.resident_bytes = 0
+        self._used: set[str] = set()
+        self._progress = progress
+        self._done = 0
+        self._total = 0
+
+    @property
+    def native(self) -> bool:
+        """Whether everything is computed on the float path."""
+        return self.weights == "native"
+
+    @property
+    def cache_dtype(self) -> np.dtype[np.generic]:
+        """What keys and values are kept in."""
+        return np.dtype(np.float32 if self.native else np.float16)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.checkpoint
+
+    def prefetch(self, layout: ExpertLayout | None, skipped: Callable[[str], bool]) -> None:
+        """Asks the source for all dense tensors at once."""
+        expert_names = _expert_modules(layout)
+        names = [
+            name
+            for name in self.checkpoint.tensors
+            if not (skipped(name) or NEVER_NEEDED.fullmatch(name) or _module(name) in expert_names)
+        ]
+        self._total = self.checkpoint.prefetch(names)
+
+    def vector(self, ref: Ref, count: int) -> F32:
+        """A norm, bias or other small vector in f32 [count]."""
+        ref = _ref(ref)
+        values = Shelf(self.checkpoint).vector(ref, count)
+        self._note(f"{ref.name}.weight" if f"{ref.name}.weight" in self.checkpoint else ref.name)
+        return self._resident(values)
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> F32:
+        """A tensor of plain floats in f32, of exactly this shape."""
+        values = self.checkpoint.f32(name)
+        if values.shape != shape:
+            raise CheckpointError(
+                f"{name} has shape {list(values.shape)}; config.json makes it {list(shape)}"
+            )
+        self._note(name)
+        return self._resident(np.ascontiguousarray(values))
+
+    def integers(
+        self, name: str, shape: tuple[int, ...]
+    ) -> "np.ndarray[tuple[int, ...], np.dtype[np.int64]]":
+        """A tensor of integers as int64, of exactly this shape."""
+        values = self.checkpoint.integers(name)
+        if values.shape != shape:
+            raise CheckpointError(
+                f"{name} has shape {list(values.shape)}; config.json makes it {list(shape)}"
+            )
+        self._note(name)
+        self.resident_bytes += values.nbytes
+        return values
+
+    def matrix(self, ref: Ref, rows: int, cols: int) -> F32:
+        """A matrix [rows, cols] in f32, from any stored format: for families that fold or split it
+        themselves."""
+        ref = _ref(ref)
+        shelf = Shelf(self.checkpoint)
+        values = shelf.matrix(ref, rows, cols).f32()
+        self._note(*shelf.storage(ref).names)
+        return values
+
+    def linear(
+        self, ref: Ref, rows: int, cols: int, *, bias: bool | None = False, exact: bool = False
+    ) -> Linear:
+        """One linear layer. `bias`: whether there is `name.bias`; None: if it is there.
+
+        `exact`: on the float path whatever the weights format (routers, gates and the like).
+        """
+        ref = _ref(ref)
+        shelf = Shelf(self.checkpoint)
+        stored = shelf.matrix(ref, rows, cols)
+        self._note(*shelf.storage(ref).names)
+        return self._linear(stored, self._bias(ref, rows, bias), exact)
+
+    def stack(
+        self, refs: Sequence[Ref], rows: Sequence[int], cols: int, *, bias: bool | None = False
+    ) -> Stack:
+        """Linear layers that share their input (q, k and v; gate and up), computed in one launch; see
+        `linear`."""
+        shelf = Shelf(self.checkpoint)
+        named = [_ref(ref) for ref in refs]
+        stored = [shelf.matrix(ref, count, cols) for ref, count in zip(named, rows, strict=True)]
+        for ref in named:
+            self._note(*shelf.storage(ref).names)
+        biases = [self._bias(ref, count, bias) for ref, count in zip(named, rows, strict=True)]
+        groups = [stored] if stackable(stored, self.weights) else [[matrix] for matrix in stored]
+        matrices = [pack(group, self.weights) for group in groups]
+        self.resident_bytes += sum(matrix.nbytes for matrix in matrices)
+        return Stack(matrices, biases)
+
+    def mlp(
+        self,
+        name: str,
+        hidden: int,
+        intermediate: int,
+        activation: Activation,
+        parts: ExpertRefs | None = None,
+    ) -> DenseMLP:
+        """A dense MLP or shared expert: `name.gate_proj`, `name.up_proj`, `name.down_proj`, or `parts`."""
+        refs = parts or ExpertRefs(*(MatrixRef(f"{name}.{part}_proj") for part in ("gate", "up", "down")))
+        shelf = Shelf(self.checkpoint)
+        gate = shelf.matrix(refs.gate, intermediate, hidden)
+        up = shelf.matrix(refs.up, intermediate, hidden)
+        down = shelf.matrix(refs.down, hidden, intermediate)
+        for ref in (refs.gate, refs.up, refs.down):
+            self._note(*shelf.storage(ref).names)
+        shape = ExpertShape.of(gate, up, down, activation, self.weights)
+        data = pack_expert(shape, gate, up, down)
+        self.resident_bytes += data.nbytes
+        return DenseMLP(shape, data)
+
+    def folded(self, values: F32) -> Linear:
+        """A linear layer whose matrix f32 [rows, cols] the family made itself, rounded like any other."""
+        return self._linear(F32Matrix(np.ascontiguousarray(values)), None, False)
+
+    def embedding(self, name: str, rows: int, cols: int) -> Embedding:
+        """Embedding rows, kept as stored."""
+        shelf = Shelf(self.checkpoint)
+        stored = shelf.matrix(MatrixRef(name), rows, cols)
+        self._note(*shelf.storage(MatrixRef(name)).names)
+        table = Embedding(stored)
+        self.resident_bytes += table.nbytes
+        return table
+
+    def head(
+        self, name: str, embedding: str, rows: int, cols: int, *, tied: bool, bias: bool = False
+    ) -> Linear:
+        """The output head: the shipped one; else the embeddings if the config ties them; else
+        CheckpointError."""
+        shipped = any(f"{name}{suffix}" in self.checkpoint for suffix in (".weight", ".weight_packed", ""))
+        if not shipped and not tied:
+            raise CheckpointError(
+                f"there is no {name}.weight, and config.json does not tie the output head to the embeddings; "
+                "a shard may be missing"
+            )
+        return self.linear(name if shipped else embedding, rows, cols, bias=bias and shipped)
+
+    def finish(self, layout: ExpertLayout | None, skipped: Callable[[str], bool]) -> None:
+        """Checks that nothing in the checkpoint was left out unknowingly."""
+        expert_names = _expert_modules(layout)
+        for name in self.checkpoint.tensors:
+            if name in self._used or skipped(name) or NEVER_NEEDED.fullmatch(name):
+                continue
+            if _module(name) not in expert_names:
+                raise CheckpointError(
+                    f"the checkpoint has a tensor {name!r} that this family's reader does not know; "
+                    "ignoring it could give wrong answers"
+                )
+
+    def _linear(self, stored: StoredMatrix, bias: F32 | None, exact: bool) -> Linear:
+        matrix = pack(stored, "native" if exact else self.weights)
+        self.resident_bytes += matrix.nbytes
+        return Linear(matrix, bias)
+
+    def _bias(self, ref: MatrixRef, count: int, bias: bool | None) -> F32 | None:
+        name = f"{ref.name}.bias"
+        if bias is False or (bias is None and name not in self.checkpoint):
+            return None
+        return self.vector(MatrixRef(name, ref.index, ref.first, ref.step, ref.count), count)
+
+    def _resident(self, values: F32) -> F32:
+        self.resident_bytes += values.nbytes
+        return values
+
+    def _note(self, *names: str) -> None:
+        for name in names:
+            if name not in self._used:
+                self._used.add(name)
+                self._done += self.checkpoint.info(name).nbytes
+        if self._progress is not None:
+            self._progress(self._done, max(self._total, self._done))
+
+
+def _ref(ref: Ref) -> MatrixRef:
+    return MatrixRef(ref) if isinstance(ref, str) else ref
+
+
+SUFFIX = re.compile(
+    r"(\.(weight|weight_packed|weight_scale|weight_scale_inv|weight_shape|scale|bias|input_scale)"
+    r"|_blocks|_scales|_scale|_scale_inv)$"
+)
+
+
+def _module(name: str) -> str:
+    """The module a tensor belongs to: its name without what the stored format adds."""
+    return SUFFIX.sub("", name)
+
+
+def _expert_modules(layout: ExpertLayout | None) -> set[str]:
+    if layout is None:
+        return set()
+    return {_module(ref.name) for layer, expert in layout.all() for ref in layout.refs(layer, expert)}

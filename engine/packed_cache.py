@@ -1,0 +1,73 @@
+"""Experts in packed form on this machine's disk, so that reading one again takes fewer bytes and no
+conversion.
+
+One file an expert, in a directory named by everything its bytes depend on. A file is written under a
+temporary name and renamed; it starts with a digest of what follows, and is believed only when that fits. So
+a crash, a full disk or a bad sector cost a conversion, never a wrong weight. Several processes may share a
+cache.
+"""
+
+import os
+from pathlib import Path
+
+from blake3 import blake3
+
+from engine.arrays import U8
+
+DIGEST_BYTES = 32
+HEADER_BYTES = 64  # digest, then zeros, so that the blob is aligned in the page cache
+
+
+class PackedCache:
+    """Blobs of one model in one weights format, by (layer, expert)."""
+
+    def __init__(self, directory: Path, key: str) -> None:
+        self.directory = directory / blake3(key.encode()).hexdigest()[:32]
+        self.full: str | None = None  # why nothing more is written
+
+    def has(self, layer: int, expert: int) -> bool:
+        """Whether there is a file; whether it is good only reading tells."""
+        return self._path(layer, expert).exists()
+
+    def read(self, layer: int, expert: int, blob: U8) -> bool:
+        """Fills `blob` from the cache; False, and `blob` undefined, when it is not there or damaged."""
+        path = self._path(layer, expert)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            header = bytearray(HEADER_BYTES)
+            if os.fstat(descriptor).st_size != HEADER_BYTES + blob.nbytes:
+                return False
+            views = [memoryview(header), memoryview(blob)]
+            done = os.preadv(descriptor, views, 0)
+            while HEADER_BYTES <= done < HEADER_BYTES + blob.nbytes:
+                count = os.preadv(descriptor, [memoryview(blob)[done - HEADER_BYTES :]], done)
+                if count == 0:
+                    return False
+                done += count
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+        return bytes(header[:DIGEST_BYTES]) == blake3(memoryview(blob)).digest()
+
+    def write(self, layer: int, expert: int, blob: U8) -> None:
+        """Keeps a blob. When the disk refuses, `full` says why and nothing more is tried."""
+        if self.full is not None:
+            return
+        path = self._path(layer, expert)
+        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            with temporary.open("wb") as file:
+                file.write(blake3(memoryview(blob)).digest() + bytes(HEADER_BYTES - DIGEST_BYTES))
+                file.write(memoryview(blob))
+            temporary.replace(path)
+        except OSError as error:
+            self.full = f"packed experts are no longer kept in {self.directory}: {error.strerror}"
+            temporary.unlink(missing_ok=True)
+
+    def _path(self, layer: int, expert: int) -> Path:
+        return self.directory / f"layer-{layer:03}-expert-{expert:04}"

@@ -1,0 +1,171 @@
+"""Rotary position embedding as configurations spell it: which frequencies, scaled how, over which dimensions.
+
+Frequencies and angles are f64 and computed from our own logarithm, power and sine; the tables are f32.
+Scaling kinds and their formulas are those of `transformers.modeling_rope_utils`; "yarn" is Peng et al. 2023
+(arXiv 2309.00071).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Self
+
+import numpy as np
+
+from engine.arrays import F32, I32, Array
+from engine.config import Reader
+from engine.errors import ConfigError
+from engine.kernels import inverse_frequencies, rope, rope_tables
+
+FIRST_ROWS = 512  # rows of the tables at first; doubled whenever they run out
+
+
+@dataclass(frozen=True, slots=True)
+class RopeSettings:
+    """What a configuration says of rotary embedding. `kind` and numbers as in `transformers`; defaults
+    where it is silent."""
+
+    theta: float
+    kind: str = "default"
+    factor: float = 1.0
+    original_context: int = 0  # positions the model was first trained for
+    attention_factor: float | None = None
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    mscale: float = 0.0
+    mscale_all_dim: float = 0.0
+    truncate: bool = True
+    low_frequency_factor: float = 1.0
+    high_frequency_factor: float = 4.0
+    partial: float = 1.0  # share of a head's dimensions that are rotated
+
+    @classmethod
+    def of(cls, config: Reader, theta: float = 10000.0, context: int = 0) -> Self:
+        """From `rope_parameters`, or `rope_theta` and `rope_scaling`. `context`: positions of the model
+        itself.
+
+        ConfigError for kinds of scaling that are not known.
+        """
+        key = next((key for key in ("rope_parameters", "rope_scaling") if key in config), None)
+        given: Mapping[str, Any] = config.part(key).values if key else {}
+        scaling = Reader(given, f"{config.where}: {key}")
+        kind = scaling.text("rope_type", "type", default="default")
+        if kind not in ("default", "linear", "dynamic", "llama3", "yarn", "mrope"):
+            raise ConfigError(
+                f"{scaling.where} asks for rotary scaling of the type {kind!r}, which is not known"
+            )
+        own = config.number("rope_theta", default=theta)
+        return cls(
+            theta=scaling.number("rope_theta", default=own),
+            kind="default" if kind in ("dynamic", "mrope") else kind,
+            factor=scaling.number("factor", default=1.0),
+            original_context=scaling.count("original_max_position_embeddings", default=max(context, 1)),
+            attention_factor=scaling.number("attention_factor", default=None),
+            beta_fast=scaling.number("beta_fast", default=32.0),
+            beta_slow=scaling.number("beta_slow", default=1.0),
+            mscale=scaling.number("mscale", default=0.0),
+            mscale_all_dim=scaling.number("mscale_all_dim", default=0.0),
+            truncate=scaling.flag("truncate", default=True),
+            low_frequency_factor=scaling.number("low_freq_factor", default=1.0),
+            high_frequency_factor=scaling.number("high_freq_factor", default=4.0),
+            partial=scaling.number(
+                "partial_rotary_factor", default=config.number("partial_rotary_factor", default=1.0)
+            ),
+        )
+
+    def context(self, configured: int) -> int:
+        """Positions that can be used: those configured, or those that the scaling stretches the original
+        ones to."""
+        return (
+            max(configured, int(self.original_context * self.factor)) if self.kind == "yarn" else configured
+        )
+
+    def frequencies(self, dim: int) -> Array:
+        """Radians a position for each pair of `dim` rotated dimensions, f64 [dim / 2]."""
+        plain = inverse_frequencies(dim, self.theta)
+        if self.kind == "linear":
+            return plain / self.factor
+        if self.kind == "llama3":
+            return self._llama3(plain)
+        if self.kind == "yarn":
+            keep = 1.0 - self._ramp(dim)
+            return plain / self.factor * (1.0 - keep) + plain * keep
+        return plain
+
+    def table_scale(self) -> float:
+        """What cosines and sines are multiplied by: 1 but for yarn."""
+        if self.kind != "yarn":
+            return 1.0
+        if self.attention_factor is not None:
+            return self.attention_factor
+        if self.mscale and self.mscale_all_dim:
+            return yarn_scale(self.factor, self.mscale) / yarn_scale(self.factor, self.mscale_all_dim)
+        return yarn_scale(self.factor, 1.0)
+
+    def _ramp(self, dim: int) -> Array:
+        """0 for pairs that turn often within the original context (kept), 1 for those that turn seldom
+        (stretched)."""
+
+        def pair(turns: float) -> float:
+            return dim * ln(self.original_context / (turns * 2 * math.pi)) / (2 * ln(self.theta))
+
+        low, high = pair(self.beta_fast), pair(self.beta_slow)
+        if self.truncate:
+            low, high = float(math.floor(low)), float(math.ceil(high))
+        low, high = max(low, 0.0), min(high, dim - 1.0)
+        if low == high:
+            high += 0.001
+        return np.clip((np.arange(dim // 2) - low) / (high - low), 0.0, 1.0)
+
+    def _llama3(self, plain: Array) -> Array:
+        turns = self.original_context * plain / (2 * math.pi)  # within the original context
+        span = self.high_frequency_factor - self.low_frequency_factor
+        smooth = (turns - self.low_frequency_factor) / span
+        blended = (1 - smooth) * plain / self.factor + smooth * plain
+        low = np.where(turns < self.low_frequency_factor, plain / self.factor, blended)
+        return np.where(turns > self.high_frequency_factor, plain, low)
+
+
+def ln(value: float) -> float:
+    """The natural logarithm, rounded from 28 decimal digits: the same on every machine, which math.log is
+    not."""
+    return float(Decimal(value).ln())
+
+
+def yarn_scale(factor: float, mscale: float) -> float:
+    """0.1 · mscale · ln(factor) + 1, at least 1."""
+    return 1.0 if factor <= 1.0 else 0.1 * mscale * ln(factor) + 1.0
+
+
+class Rotary:
+    """Turns heads by their positions, with tables that grow as positions come."""
+
+    def __init__(
+        self, frequencies: Array, scale: float = 1.0, *, interleaved: bool = False, first: int = 0
+    ) -> None:
+        """`frequencies` f64 [d / 2]; dimensions `first` … `first` + d are turned; `interleaved`: pairs (2i,
+        2i + 1)."""
+        self._frequencies = frequencies
+        self._scale = scale
+        self._interleaved = interleaved
+        self._first = first
+        self._cos: F32 = np.zeros((0, len(frequencies)), np.float32)
+        self._sin = self._cos
+
+    @classmethod
+    def of(cls, settings: RopeSettings, dim: int, *, interleaved: bool = False, first: int = 0) -> Self:
+        """For `dim` rotated dimensions."""
+        return cls(settings.frequencies(dim), settings.table_scale(), interleaved=interleaved, first=first)
+
+    def angles(self, positions: I32) -> tuple[F32, F32]:
+        """cos and sin at these positions, f32 [N, d / 2]: once a forward pass, for all its layers."""
+        last = int(positions.max(initial=0))
+        if last >= len(self._cos):
+            rows = max(FIRST_ROWS, 2 * len(self._cos), last + 1)
+            self._cos, self._sin = rope_tables(np.arange(rows), self._frequencies, self._scale)
+        return self._cos[positions], self._sin[positions]
+
+    def turn(self, x: F32, angles: tuple[F32, F32]) -> F32:
+        """x [N, heads, D] turned by `angles(positions)`; a new array."""
+        return rope(x, *angles, interleaved=self._interleaved, first=self._first)

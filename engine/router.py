@@ -1,0 +1,41 @@
+"""Which experts a token goes to, and with what weights.
+
+Logits are computed on the float path from f32 weights, whatever the weights format. Ties go to the lower
+index.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.arrays import F32, I32
+from engine.kernels import softmax, sums, topk
+from engine.layers import Linear
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SoftmaxRouter:
+    """The k largest of softmax(logits); `normalise` divides their weights by their sum."""
+
+    logits: Linear
+    k: int
+    normalise: bool
+
+    def __call__(self, x: F32) -> tuple[I32, F32]:
+        """x [N, D] -> ids int32 [N, k], best first, and weights f32 [N, k]."""
+        ids, weights = topk(softmax(self.logits(x)), self.k)
+        if self.normalise:
+            weights = weights / sums(weights)[:, None]
+        return ids, weights
+
+
+def grouped(scores: F32, groups: int, kept: int, best: int = 2) -> F32:
+    """Scores [N, E] with −∞ outside the `kept` best of `groups` equal groups; a group's worth is the sum of
+    its `best` best."""
+    count = scores.shape[1] // groups
+    split = scores.reshape(-1, groups, count)
+    tops = topk(np.ascontiguousarray(split.reshape(-1, count)), min(best, count))[1]
+    chosen = topk(sums(tops).reshape(-1, groups), kept)[0]
+    mask = np.zeros((len(scores), groups), np.bool_)
+    np.put_along_axis(mask, chosen.astype(np.intp), True, 1)
+    return np.where(mask[:, :, None], split, np.float32(-np.inf)).reshape(scores.shape)
