@@ -100,7 +100,7 @@ def run(arguments: Sequence[str]) -> int:
         # Whoever read our output has left, which is no failure of ours; keep the interpreter from saying so.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the boundary: no traceback reaches a user
         return _report(error)
     except BaseExceptionGroup as group:
         return _report(group)

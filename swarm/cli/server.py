@@ -164,7 +164,7 @@ async def _hash(plan: Plan) -> tuple[HashedFile, ...]:
 
 
 class _Stopped(Exception):
-    pass
+    """Nobody waits for these hashes any more."""
 
 
 async def _cancel_at(ended: trio.Event, scope: trio.CancelScope) -> None:

@@ -63,7 +63,7 @@ class Standing:
 
 @dataclass
 class Announcer:
-    """Keeps one peer known at a tracker. Call `changed` after a change of `publications` or of what is held."""
+    """Keeps one peer known at a tracker. `changed` after a change of publications or of what is held."""
 
     tracker: TrackerClient
     reach: Reach
