@@ -68,7 +68,7 @@ class HoldingIndex(Generic[PeerId]):
         if peer in self._whole:
             return self._everything
         encoded = self._encoded.get(peer)
-        return EMPTY if encoded is None else IndexSet.decode(encoded, self.total)
+        return EMPTY if encoded is None else IndexSet.restore(encoded)
 
     def encoded(self, peer: PeerId) -> bytes:
         """What a peer holds, encoded; cheaper than `held(peer).encode()`."""

@@ -27,6 +27,8 @@ MAX_INDICES = 1 << 24
 MAX_ENCODED_BYTES = MAX_INDICES // 8 + 1
 _RUNS, _BITMAP = 0, 1
 _VARINT_BYTES = 4
+_FEW = 64
+"""Up to so many bytes or numbers plain Python is quicker than numpy."""
 
 
 class MalformedHoldings(SwarmError):
@@ -136,18 +138,18 @@ class IndexSet:
             raise MalformedHoldings(reason="no bytes")
         if len(data) > limit // 8 + 2:
             raise MalformedHoldings(reason=f"{len(data)} bytes for at most {limit} indices")
-        if data[0] == _RUNS:
-            bits = _bits_of_runs(*_decode_runs(data[1:], limit))
-        elif data[0] == _BITMAP:
-            bits = int.from_bytes(data[1:], "little")
-        else:
-            raise MalformedHoldings(reason=f"unknown kind {data[0]}")
+        bits = _decode(data, limit)
         if bits.bit_length() > limit:
             raise MalformedHoldings(reason=f"index {bits.bit_length() - 1} where {limit} exist")
         decoded = cls(bits)
         if decoded.encode() != data:
             raise MalformedHoldings(reason="not the canonical encoding")
         return decoded
+
+    @classmethod
+    def restore(cls, data: bytes) -> "IndexSet":
+        """Reads what `encode` wrote in this process, without checking it again."""
+        return cls(_decode(data, MAX_INDICES))
 
 
 EMPTY = IndexSet()
@@ -200,6 +202,14 @@ class ExpertLayout:
         return pairs
 
 
+def _decode(data: bytes, limit: int) -> int:
+    if data[0] == _RUNS:
+        return _bits_of_runs(*_decode_runs(data[1:], limit))
+    if data[0] == _BITMAP:
+        return int.from_bytes(data[1:], "little")
+    raise MalformedHoldings(reason=f"unknown kind {data[0]}")
+
+
 def _runs_of_bits(bits: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """The starts and stops of the runs of one bits, increasing."""
     width = bits.bit_length()
@@ -230,6 +240,14 @@ def _bits_of_runs(starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -
 
 def _encode_varints(numbers: npt.NDArray[np.int64]) -> bytes:
     """LEB128 of non-negative numbers below 2^28, one after the other."""
+    if len(numbers) <= _FEW:
+        octets = bytearray()
+        for number in numbers.tolist():
+            while number >= 0x80:
+                octets.append(number & 0x7F | 0x80)
+                number >>= 7
+            octets.append(number)
+        return bytes(octets)
     sizes = np.ones(len(numbers), dtype=np.int64)
     for size in range(1, _VARINT_BYTES):
         sizes += numbers >= 1 << 7 * size
@@ -244,21 +262,42 @@ def _encode_varints(numbers: npt.NDArray[np.int64]) -> bytes:
 
 def _decode_runs(data: bytes, limit: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """The starts and stops of encoded runs. MalformedHoldings when cut short, too many or beyond `limit`."""
+    numbers = _few_varints(data) if len(data) <= _FEW else _many_varints(data)
+    if len(numbers) % 2:
+        raise MalformedHoldings(reason="a gap without a run")
+    edges = np.cumsum(numbers)
+    if len(edges) and edges[-1] > limit:
+        raise MalformedHoldings(reason=f"index {int(edges[-1]) - 1} where {limit} exist")
+    return edges[0::2], edges[1::2]
+
+
+def _few_varints(data: bytes) -> npt.NDArray[np.int64]:
+    numbers: list[int] = []
+    number = shift = 0
+    for octet in data:
+        number |= (octet & 0x7F) << shift
+        shift += 7
+        if octet < 0x80:
+            numbers.append(number)
+            number = shift = 0
+        elif shift == 7 * _VARINT_BYTES:
+            raise MalformedHoldings(reason="a number too large")
+    if shift:
+        raise MalformedHoldings(reason="cut short")
+    return np.array(numbers, dtype=np.int64)
+
+
+def _many_varints(data: bytes) -> npt.NDArray[np.int64]:
     octets = np.frombuffer(data, dtype=np.uint8).astype(np.int64)
     last = np.flatnonzero(octets < 0x80)
-    if len(octets) and (not len(last) or last[-1] != len(octets) - 1):
+    if not len(last) or last[-1] != len(octets) - 1:
         raise MalformedHoldings(reason="cut short")
-    if len(last) % 2:
-        raise MalformedHoldings(reason="a gap without a run")
-    first = np.concatenate(([0], last[:-1] + 1)) if len(last) else last
+    first = np.concatenate(([0], last[:-1] + 1))
     sizes = last - first + 1
-    if len(sizes) and sizes.max() > _VARINT_BYTES:
+    if sizes.max() > _VARINT_BYTES:
         raise MalformedHoldings(reason="a number too large")
     numbers = np.zeros(len(last), dtype=np.int64)
     for octet in range(_VARINT_BYTES):
         chosen = sizes > octet
         numbers[chosen] |= (octets[first[chosen] + octet] & 0x7F) << 7 * octet
-    edges = np.cumsum(numbers)
-    if len(edges) and edges[-1] > limit:
-        raise MalformedHoldings(reason=f"index {int(edges[-1]) - 1} where {limit} exist")
-    return edges[0::2], edges[1::2]
+    return numbers

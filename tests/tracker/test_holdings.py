@@ -15,6 +15,7 @@ sets = st.builds(IndexSet, st.integers(0, 1 << 200)) | st.lists(ranges, max_size
 @given(sets)
 def test_a_set_survives_its_encoding(held: IndexSet) -> None:
     assert IndexSet.decode(held.encode()) == held
+    assert IndexSet.restore(held.encode()) == held
     assert IndexSet.from_ranges(held.ranges()) == held
     assert IndexSet.of(held) == held
     assert len(list(held)) == len(held)
@@ -73,6 +74,19 @@ def test_a_model_of_300_gb_fits_one_bounded_message() -> None:
     for held in (alternating, scattered):
         assert len(held.encode()) <= 37_501
         assert IndexSet.decode(held.encode(), chunks) == held
+
+
+def test_long_malformed_runs_are_named_too() -> None:
+    good = b"\x50\x02" * 60
+    assert len(IndexSet.decode(b"\x00" + good, 100_000)) == 120
+    for bad, said in [
+        (good + b"\x80", "cut short"),
+        (good + b"\x01", "a gap without a run"),
+        (good + b"\xff\xff\xff\xff\x01\x01", "a number too large"),
+        (good + b"\xff\xff\x7f\x01", "where 100000 exist"),
+    ]:
+        with pytest.raises(MalformedHoldings, match=said):
+            IndexSet.decode(b"\x00" + bad, 100_000)
 
 
 def test_many_runs_take_the_shorter_encoding() -> None:
