@@ -7,7 +7,7 @@ token depends on the company.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -135,8 +135,8 @@ class ReplyBatch:
         token."""
         if len(reply.ids) > self.model.context_length:
             raise ContextFull(
-                f"the prompt has {len(reply.ids):,} tokens, the model's context {self.model.context_length:,}; "
-                "shorten the conversation or start a new one"
+                f"the prompt has {len(reply.ids):,} tokens, the model's context "
+                f"{self.model.context_length:,}; shorten the conversation or start a new one"
             )
         self._replies.append(reply)
 

@@ -15,7 +15,7 @@ from engine.errors import ContextFull
 from engine.generate import StopTexts, generate, never
 from engine.sampling import Sampling
 from engine.template import Message
-from engine.thinking import Thinking
+from engine.thinking import thinking
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Conversation:
         settings = settings or ChatSettings()
         prompt = self.engine.template.prompt(self.messages, tools=settings.tools, **settings.template)
         reply = self._prepared(prompt.ids, settings)
-        thinking = Thinking.of(self.engine.tokenizer, prompt.text)
+        sorter = thinking(self.engine.tokenizer, prompt.text)
         stream = self.engine.tokenizer.stream()
         stops = StopTexts(settings.stop)
         shown = {False: "", True: ""}
@@ -127,11 +127,11 @@ class Conversation:
                     if done == total:
                         self._state.mark()
                 case Token(_, token):
-                    for text, aside in thinking.push(token, stream.push(token)):
+                    for text, aside in sorter.push(token, stream.push(token)):
                         yield from show(text if aside else stops.push(text), aside)
                 case Done(_, why):
                     reason = why
-        for text, aside in thinking.end():
+        for text, aside in sorter.end():
             yield from show(text if aside else stops.push(text), aside)
         yield from show(stops.end(), False)
         if stops.found is not None:
@@ -151,7 +151,8 @@ class Conversation:
         room = self.engine.model.context_length
         if len(ids) > room:
             raise ContextFull(
-                f"the conversation has {len(ids):,} tokens, the model's context {room:,}; start a new conversation"
+                f"the conversation has {len(ids):,} tokens, the model's context {room:,}; "
+                "start a new conversation"
             )
         common = 0
         for ours, theirs in zip(self._ids[: self._state.length], ids[:-1], strict=False):

@@ -101,7 +101,8 @@ class Engine:
         """The model's chat template; TemplateError when it has none."""
         if self._template is None:
             raise TemplateError(
-                "the model has no chat template (a base model, it seems); use a chat model, or complete plain text"
+                "the model has no chat template (a base model, it seems); use a chat model, "
+                "or let it complete plain text"
             )
         return self._template
 

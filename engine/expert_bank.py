@@ -191,8 +191,8 @@ class ExpertBank:
             slots = int(len(layers) * per_layer * share)
             if slots < 1:
                 raise SettingsError(
-                    f"one expert of this model takes {shape.nbytes:,} bytes; the memory for experts must hold at "
-                    f"least one of each kind, and {budget:,} bytes do not"
+                    f"one expert of this model takes {shape.nbytes:,} bytes; the memory for experts must "
+                    f"hold at least one of each kind, and {budget:,} bytes do not"
                 )
             pools.update(dict.fromkeys(layers, _Pool(shape, layers, per_layer, slots)))
         return pools
@@ -268,7 +268,8 @@ class ExpertBank:
         except (OSError, RuntimeError) as error:
             layer, expert = pool.at(number)
             raise ExpertsUnavailable(
-                f"expert {expert} of layer {layer} cannot be read ({error}); the reply cannot go on without it"
+                f"expert {expert} of layer {layer} cannot be read ({error}); "
+                "the reply cannot go on without it"
             ) from error
         finally:
             self.stats.wait_s += time.perf_counter() - started

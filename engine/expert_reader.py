@@ -79,15 +79,10 @@ class ExpertReader:
         refs = self._layout.refs(layer, expert)
         shelf = Shelf(self._checkpoint)
         gate, up, down = self._matrices(shelf, refs)
-        bias = [
-            self._bias(shelf, ref, count)
-            for ref, count in (
-                (refs.gate_bias, shape.intermediate),
-                (refs.up_bias, shape.intermediate),
-                (refs.down_bias, shape.hidden),
-            )
-        ]
-        pack_expert(shape, gate, up, down, *bias, out=out)
+        gate_bias = self._bias(shelf, refs.gate_bias, shape.intermediate)
+        up_bias = self._bias(shelf, refs.up_bias, shape.intermediate)
+        down_bias = self._bias(shelf, refs.down_bias, shape.hidden)
+        pack_expert(shape, gate, up, down, gate_bias, up_bias, down_bias, out)
 
     def _shape(self, refs: ExpertRefs) -> ExpertShape:
         gate, up, down = self._matrices(Outline(self._checkpoint), refs)

@@ -19,7 +19,7 @@ from engine.formats import F32Matrix, StoredMatrix
 from engine.kernels import Activation, ExpertShape, pack, pack_expert, stackable
 from engine.layers import DenseMLP, Embedding, Linear, Stack
 from engine.numerics import Weights
-from engine.weights import Shelf, storage
+from engine.weights import Shelf
 
 Ref = str | MatrixRef
 NEVER_NEEDED = re.compile(r".*\.(rotary_emb\.inv_freq|rotary_pos_emb\.inv_freq|masked_bias|attn\.bias)")

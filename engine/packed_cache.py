@@ -40,10 +40,10 @@ class PackedCache:
             header = bytearray(HEADER_BYTES)
             if os.fstat(descriptor).st_size != HEADER_BYTES + blob.nbytes:
                 return False
-            views = [memoryview(header), memoryview(blob)]
+            views = [memoryview(header), blob.data]
             done = os.preadv(descriptor, views, 0)
             while HEADER_BYTES <= done < HEADER_BYTES + blob.nbytes:
-                count = os.preadv(descriptor, [memoryview(blob)[done - HEADER_BYTES :]], done)
+                count = os.preadv(descriptor, [blob.data[done - HEADER_BYTES :]], done)
                 if count == 0:
                     return False
                 done += count
@@ -51,7 +51,7 @@ class PackedCache:
             return False
         finally:
             os.close(descriptor)
-        return bytes(header[:DIGEST_BYTES]) == blake3(memoryview(blob)).digest()
+        return bytes(header[:DIGEST_BYTES]) == blake3(blob.data).digest()
 
     def write(self, layer: int, expert: int, blob: U8) -> None:
         """Keeps a blob. When the disk refuses, `full` says why and nothing more is tried."""
@@ -62,8 +62,8 @@ class PackedCache:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             with temporary.open("wb") as file:
-                file.write(blake3(memoryview(blob)).digest() + bytes(HEADER_BYTES - DIGEST_BYTES))
-                file.write(memoryview(blob))
+                file.write(blake3(blob.data).digest() + bytes(HEADER_BYTES - DIGEST_BYTES))
+                file.write(blob.data)
             temporary.replace(path)
         except OSError as error:
             self.full = f"packed experts are no longer kept in {self.directory}: {error.strerror}"

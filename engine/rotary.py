@@ -124,7 +124,7 @@ class RopeSettings:
         smooth = (turns - self.low_frequency_factor) / span
         blended = (1 - smooth) * plain / self.factor + smooth * plain
         low = np.where(turns < self.low_frequency_factor, plain / self.factor, blended)
-        return np.where(turns > self.high_frequency_factor, plain, low)
+        return np.asarray(np.where(turns > self.high_frequency_factor, plain, low), np.float64)
 
 
 def ln(value: float) -> float:

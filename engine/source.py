@@ -81,7 +81,8 @@ class DirectorySource:
         for path in self._sizes:
             status = (self.directory / path).stat()
             lines.append(
-                f"{path} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_dev} {status.st_ino}"
+                f"{path} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} "
+                f"{status.st_dev} {status.st_ino}"
             )
         return "\n".join(lines)
 

@@ -25,12 +25,12 @@ class Thinking(Protocol):
         """What was held back."""
         ...
 
-    @staticmethod
-    def of(tokenizer: Tokenizer, prompt: str) -> "Thinking":
-        """The convention of a tokenizer's control tokens, for a reply after `prompt`."""
-        if tokenizer.id_of(CHANNEL) is not None and tokenizer.id_of(MESSAGE) is not None:
-            return Channels(tokenizer)
-        return Tags(tokenizer, aside=prompt.rstrip().endswith(OPEN))
+
+def thinking(tokenizer: Tokenizer, prompt: str) -> Thinking:
+    """The convention that a tokenizer's control tokens tell of, for a reply after `prompt`."""
+    if tokenizer.id_of(CHANNEL) is not None and tokenizer.id_of(MESSAGE) is not None:
+        return Channels(tokenizer)
+    return Tags(tokenizer, aside=prompt.rstrip().endswith(OPEN))
 
 
 class Tags:

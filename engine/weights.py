@@ -128,7 +128,8 @@ class Shelf:
             raise CheckpointError(f"{found.values}: {error}") from None
         if (matrix.rows, matrix.cols) != (rows, cols):
             raise CheckpointError(
-                f"{found.values} is a matrix of {matrix.rows} x {matrix.cols}; config.json makes it {rows} x {cols}"
+                f"{found.values} is a matrix of {matrix.rows} x {matrix.cols}; "
+                f"config.json makes it {rows} x {cols}"
             )
         return matrix
 

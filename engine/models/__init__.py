@@ -89,6 +89,7 @@ class Model(ABC):
     vocab_size: int  # columns of the logits
     context_length: int  # positions the configuration allows
     layers_count: int
+    resident_bytes: int  # memory of the dense weights
 
     @abstractmethod
     def new_state(self) -> State:
@@ -97,11 +98,6 @@ class Model(ABC):
     @abstractmethod
     def run(self, batch: Batch, experts: Experts) -> F32:
         """The forward pass proper: logits [len(batch.wanted), vocab_size], writing to the batch's states."""
-
-    @property
-    @abstractmethod
-    def resident_bytes(self) -> int:
-        """Memory held by the dense weights."""
 
     def forward(self, segments: Sequence[Segment], experts: Experts) -> F32:
         """Feeds the segments' tokens to their states; returns the logits asked for, [n, vocab_size], in

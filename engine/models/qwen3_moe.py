@@ -1,0 +1,162 @@
+"""Qwen3-MoE (arXiv 2505.09388): q and k normed head by head, heads wider than hidden / heads, some layers dense."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engine.arrays import F32
+from engine.cache import KeyValue, State
+from engine.config import Reader
+from engine.experts import ExpertLayout, ExpertRefs, Experts, MatrixRef
+from engine.kernels import Activation
+from engine.layers import Norm, attend
+from engine.loader import Loader
+from engine.models import Batch, Family, Model
+from engine.rotary import RopeSettings, Rotary
+from engine.router import SoftmaxRouter
+
+SILU = Activation("silu")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    hidden: int
+    intermediate: int  # of dense layers
+    expert_intermediate: int
+    layers: int
+    sparse_layers: tuple[int, ...]
+    heads: int
+    kv_heads: int
+    head_dim: int
+    experts: int
+    experts_per_token: int
+    normalise: bool
+    attention_bias: bool
+    window: int | None
+    epsilon: float
+    rope: RopeSettings
+    vocabulary: int
+    context: int
+    tied: bool
+
+
+def parse(config: Mapping[str, Any]) -> Config:
+    read = Reader(config)
+    read.refuse(hidden_act="silu")
+    hidden, heads = read.count("hidden_size"), read.count("num_attention_heads")
+    layers = read.count("num_hidden_layers")
+    experts = read.count("num_experts", "num_local_experts", default=128, least=0)
+    dense = read.counts("mlp_only_layers", default=())
+    step = read.count("decoder_sparse_step", default=1)
+    sparse = [layer for layer in range(layers) if experts and layer not in dense and (layer + 1) % step == 0]
+    context = read.count("max_position_embeddings", default=32768)
+    rope = RopeSettings.of(read, context=context)
+    windowed = read.flag("use_sliding_window", default=False) and "sliding_window" in read
+    return Config(
+        hidden=hidden,
+        intermediate=read.count("intermediate_size", default=6144),
+        expert_intermediate=read.count("moe_intermediate_size", default=768),
+        layers=layers,
+        sparse_layers=tuple(sparse),
+        heads=heads,
+        kv_heads=read.count("num_key_value_heads", default=4),
+        head_dim=read.count("head_dim", default=hidden // heads),
+        experts=experts,
+        experts_per_token=read.count("num_experts_per_tok", default=8),
+        normalise=read.flag("norm_topk_prob", default=False),
+        attention_bias=read.flag("attention_bias", default=False),
+        window=read.count("sliding_window") if windowed else None,
+        epsilon=read.number("rms_norm_eps", default=1e-6),
+        rope=rope,
+        vocabulary=read.count("vocab_size"),
+        context=rope.context(context),
+        tied=read.flag("tie_word_embeddings", default=False),
+    )
+
+
+def experts(config: Config) -> ExpertLayout:
+    def refs(layer: int, expert: int) -> ExpertRefs:
+        name = f"model.layers.{layer}.mlp.experts.{expert}"
+        return ExpertRefs(*(MatrixRef(f"{name}.{part}_proj") for part in ("gate", "up", "down")))
+
+    return ExpertLayout(
+        config.hidden, config.expert_intermediate, SILU, config.experts, config.sparse_layers, refs
+    )
+
+
+class Layer:
+    def __init__(self, config: Config, load: Loader, index: int) -> None:
+        name = f"model.layers.{index}"
+        c, attention = config, f"{name}.self_attn"
+        q_width, kv_width = c.heads * c.head_dim, c.kv_heads * c.head_dim
+        self.config, self.index = config, index
+        self.attention_norm = Norm(load.vector(f"{name}.input_layernorm", c.hidden), c.epsilon)
+        self.qkv = load.stack(
+            [f"{attention}.q_proj", f"{attention}.k_proj", f"{attention}.v_proj"],
+            [q_width, kv_width, kv_width],
+            c.hidden,
+            bias=c.attention_bias,
+        )
+        self.q_norm = Norm(load.vector(f"{attention}.q_norm", c.head_dim), c.epsilon)
+        self.k_norm = Norm(load.vector(f"{attention}.k_norm", c.head_dim), c.epsilon)
+        self.output = load.linear(f"{attention}.o_proj", c.hidden, q_width, bias=c.attention_bias)
+        self.feed_norm = Norm(load.vector(f"{name}.post_attention_layernorm", c.hidden), c.epsilon)
+        if index in c.sparse_layers:
+            gate = load.linear(f"{name}.mlp.gate", c.experts, c.hidden, exact=True)
+            self.router: SoftmaxRouter | None = SoftmaxRouter(gate, c.experts_per_token, c.normalise)
+        else:
+            self.router = None
+            self.mlp = load.mlp(f"{name}.mlp", c.hidden, c.intermediate, SILU)
+
+    def attend(self, x: F32, batch: Batch, rotary: Rotary, angles: tuple[F32, F32]) -> F32:
+        c, count = self.config, len(batch)
+        q, k, v = self.qkv(self.attention_norm(x))
+        q = rotary.turn(self.q_norm(q.reshape(count, c.heads, c.head_dim)), angles)
+        k = rotary.turn(self.k_norm(k.reshape(count, c.kv_heads, c.head_dim)), angles)
+        v = v.reshape(count, c.kv_heads, c.head_dim)
+        seen = attend(batch, batch.parts(self.index), q, k, v, scale=c.head_dim**-0.5, window=c.window)
+        return x + self.output(seen)
+
+    def feed(self, x: F32, experts: Experts) -> F32:
+        rows = self.feed_norm(x)
+        if self.router is None:
+            return x + self.mlp(rows)
+        return x + experts(self.index, rows, *self.router(rows))
+
+    def guess(self, x: F32, experts: Experts) -> None:
+        """Announces the experts that rows like these would go to."""
+        if self.router is not None:
+            experts.prefetch(self.index, self.router(self.feed_norm(x))[0])
+
+
+class Qwen3Moe(Model):
+    def __init__(self, config: Config, load: Loader) -> None:
+        self.config = config
+        self.vocab_size, self.context_length = config.vocabulary, config.context
+        self.layers_count = config.layers
+        self.embedding = load.embedding("model.embed_tokens", config.vocabulary, config.hidden)
+        self.rotary = Rotary.of(config.rope, config.head_dim)
+        self.layers = [Layer(config, load, index) for index in range(config.layers)]
+        self.norm = Norm(load.vector("model.norm", config.hidden), config.epsilon)
+        self.head = load.head(
+            "lm_head", "model.embed_tokens", config.vocabulary, config.hidden, tied=config.tied
+        )
+        self.resident_bytes = load.resident_bytes
+        self.cache_dtype = load.cache_dtype
+
+    def new_state(self) -> State:
+        width = (self.config.kv_heads, self.config.head_dim)
+        return State([KeyValue([width, width], self.cache_dtype, self.config.window) for _ in self.layers])
+
+    def run(self, batch: Batch, experts: Experts) -> F32:
+        x = self.embedding(batch.tokens)
+        angles = self.rotary.angles(batch.positions)
+        for layer in self.layers:
+            x = layer.attend(x, batch, self.rotary, angles)
+            if experts.looks_ahead and layer.index + 1 < len(self.layers):
+                self.layers[layer.index + 1].guess(x, experts)
+            x = layer.feed(x, experts)
+        return self.head(self.norm(batch.select(x)))
+
+
+FAMILY = Family("Qwen3-MoE", ("qwen3_moe",), parse, experts, Qwen3Moe)
