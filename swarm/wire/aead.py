@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from nacl._sodium import ffi, lib
+from nacl._sodium import ffi, lib  # type: ignore[import-not-found]  # compiled, without stubs
 
 from swarm.errors import SwarmError
 
@@ -115,7 +115,7 @@ def open_records(key: bytes, counter: int, sealed: memoryview, size: int) -> mem
 
 def uninitialised(size: int) -> memoryview:
     """Memory that is about to be filled: unlike a bytearray it is not cleared first."""
-    return memoryview(np.empty(size, dtype=np.uint8))
+    return np.empty(size, dtype=np.uint8).data
 
 
 def _pointer(view: memoryview) -> Any:

@@ -185,7 +185,7 @@ class Handshake:
         """The handshake hash just before the last payload, for proofs inside that payload."""
         self._symmetric.mix_hash(prologue)
         if self._pattern.knows_responder:
-            known = remote_static if initiator else static and static.public
+            known = remote_static if initiator else (static.public if static else None)
             if known is None:
                 raise ValueError(f"{protocol_name} needs the responder's static key")
             self._symmetric.mix_hash(known)
@@ -194,6 +194,11 @@ class Handshake:
     def finished(self) -> bool:
         """Whether all messages were exchanged."""
         return self._step == len(self._pattern.messages)
+
+    @property
+    def on_last_message(self) -> bool:
+        """Whether one message is left to be exchanged."""
+        return self._step == len(self._pattern.messages) - 1
 
     @property
     def my_turn(self) -> bool:
@@ -271,7 +276,7 @@ class Handshake:
             assert self._psk is not None
             self._symmetric.mix_key_and_hash(self._psk)
             return
-        ours, theirs = token if self._initiator else token[::-1]
+        ours, theirs = (token[0], token[1]) if self._initiator else (token[1], token[0])
         pair = self._ephemeral if ours == "e" else self._own_static()
         public = self._remote_ephemeral if theirs == "e" else self.remote_static
         assert pair is not None

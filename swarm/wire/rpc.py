@@ -1,7 +1,8 @@
 """Requests and replies over encrypted connections: many at once, both ways, each with its own id.
 
     async with connect(address, keys, psk=token, expected_key=key) as peer:
-        reply = await peer.request(ReadRange(...))          # the caller owns the deadline: trio.fail_after
+        with trio.fail_after(5):                        # the caller owns the deadline
+            reply = await peer.request(ReadRange(...))
         reply.message, reply.payload
 
     async def read(caller: Peer, message: ReadRange, payload: Buffer) -> Reply: ...
@@ -10,114 +11,65 @@
 A handler may raise a SwarmError: the other side's `request` raises RemoteError with its code and text.
 Whoever cancels a request tells the other side, whose handler is cancelled. Both sides may ask: a handler
 can call ``caller.request``, and `connect` takes handlers too.
+
+A message whose reply carries a payload declares how long it may be (``register(..., reply_payload=N)``).
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from functools import partial
 
 import trio
 
 from swarm.errors import SwarmError
 from swarm.wire.address import Address
-from swarm.wire.keys import KeyPair, PeerKey
-from swarm.wire.messages import Message
+from swarm.wire.calls import (
+    Busy,
+    ConnectionLost,
+    Handler,
+    Handlers,
+    NotServed,
+    RemoteError,
+    Reply,
+    Shared,
+)
+from swarm.wire.frames import Buffer
+from swarm.wire.handshake import Greeter, UnknownStatic
+from swarm.wire.keys import KeyPair
+from swarm.wire.limits import Limits
+from swarm.wire.listening import CannotListen, addresses_of, listen
+from swarm.wire.peer import Peer
+from swarm.wire.race import plain_errors
+from swarm.wire.server import Server, greet
+from swarm.wire.stream import link_of, words_of
 
-Buffer: TypeAlias = "bytes | bytearray | memoryview"
+__all__ = [
+    "Buffer",
+    "Busy",
+    "CannotListen",
+    "ConnectionLost",
+    "Handler",
+    "Handlers",
+    "Limits",
+    "NotServed",
+    "Peer",
+    "RemoteError",
+    "Reply",
+    "Unreachable",
+    "addresses_of",
+    "connect",
+    "dial",
+    "listen",
+    "open_peer",
+    "serve",
+]
 
-
-class Reply(NamedTuple):
-    """What comes back: a message and the raw bytes that followed it."""
-
-    message: Message
-    payload: Buffer = b""
-
-
-Handler: TypeAlias = "Callable[[Peer, Any, Buffer], Awaitable[tuple[Message, Buffer]]]"
-Handlers: TypeAlias = Mapping[type[Message], Handler]
-
-
-class RemoteError(SwarmError):
-    """{peer} answered: {text} ({error_code})."""
-
-    @property
-    def remote_code(self) -> str:
-        """The code of the other side's error, such as ``no-such-file``."""
-        return str(self.fields["error_code"])
-
-    @property
-    def retry_after_s(self) -> float | None:
-        """When the other side asks to be asked again, if it said so."""
-        hint = self.fields.get("retry_after_s")
-        return None if hint is None else float(str(hint))
-
-
-class Busy(SwarmError):
-    """{what} is busy; ask again in {retry_after_s} s.
-
-    A handler raises it to turn work away with a hint; the asker sees a RemoteError with code ``busy``.
-    """
-
-
-class ConnectionLost(SwarmError):
-    """The connection to {peer} ended: {reason}."""
+_outgoing: trio.lowlevel.RunVar[Shared] = trio.lowlevel.RunVar("swarm_outgoing")
 
 
 class Unreachable(SwarmError):
     """{address} cannot be reached: {reason}. Is it running, and is the address right?"""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one connection, one source and one process may take."""
-
-    handshake_s: float = 10.0
-    idle_s: float = 60.0
-    requests_per_connection: int = 64
-    connections: int = 4096
-    connections_per_source: int = 256
-    bytes_in_flight: int = 64 << 20
-
-
-class Peer:
-    """The other end of an open connection."""
-
-    key: PeerKey
-    """Its Ed25519 identity, proven in the handshake."""
-    address: Address | None
-    """Where it was reached or came from; None when unknown (a memory stream, a relay)."""
-    name: str
-    """How messages call it: address and the start of its key."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether requests can still be made."""
-        raise NotImplementedError
-
-    @property
-    def round_trip_s(self) -> float | None:
-        """The shortest round trip measured lately, or None."""
-        raise NotImplementedError
-
-    async def request(self, message: Message, payload: Buffer = b"") -> Reply:
-        """Asks and waits for the reply; cancelling it takes the request back.
-
-        Raises RemoteError when the other side's handler failed, ConnectionLost when there is no way to it.
-        """
-        raise NotImplementedError
-
-    async def notify(self, message: Message, payload: Buffer = b"") -> None:
-        """Sends a message that has no reply. Its handler's return value is dropped."""
-        raise NotImplementedError
-
-    async def wait_closed(self) -> None:
-        """Waits until the connection has ended, for whatever reason."""
-        raise NotImplementedError
-
-    async def aclose(self) -> None:
-        """Closes the connection; requests under way raise ConnectionLost."""
-        raise NotImplementedError
 
 
 @asynccontextmanager
@@ -131,8 +83,15 @@ async def connect(
     limits: Limits | None = None,
 ) -> AsyncIterator[Peer]:
     """Opens a connection for the length of a block; see `dial`."""
-    raise NotImplementedError
-    yield
+    async with plain_errors() as nursery:
+        peer = await dial(
+            nursery, address, keys, psk=psk, expected_key=expected_key, handlers=handlers, limits=limits
+        )
+        try:
+            yield peer
+        finally:
+            with trio.CancelScope(shield=True):
+                await peer.aclose()
 
 
 async def dial(
@@ -147,10 +106,19 @@ async def dial(
 ) -> Peer:
     """Opens a connection that lives in the caller's nursery until it is closed or lost.
 
-    ``psk`` is the 32-byte secret of a private swarm, ``expected_key`` the Ed25519 key the other side must
-    prove. Raises Unreachable, WrongToken, KeyChanged, HandshakeFailed.
+    ``psk`` is the 32-byte token of a private swarm, ``expected_key`` the Ed25519 key the other side must
+    prove. Raises Unreachable, and the errors of `handshake` (WrongToken, TokenNeeded, KeyChanged, ...).
     """
-    raise NotImplementedError
+    open_it = partial(
+        open_peer, nursery, keys=keys, initiator=True, psk=psk, expected_key=expected_key,
+        handlers=handlers, limits=limits, address=address,
+    )  # fmt: skip
+    try:
+        return await open_it(await _open_stream(address, limits or Limits()))
+    except UnknownStatic:
+        # The other side may have changed the key it exchanges with but not its identity. Asking again
+        # without knowing that key loses nothing: the identity must still be proven, by the same handshake.
+        return await open_it(await _open_stream(address, limits or Limits()), pinned=False)
 
 
 async def open_peer(
@@ -161,20 +129,23 @@ async def open_peer(
     initiator: bool,
     psk: bytes | None = None,
     expected_key: bytes | None = None,
+    pinned: bool = True,
     handlers: Handlers | None = None,
     limits: Limits | None = None,
     address: Address | None = None,
 ) -> Peer:
-    """Runs the handshake and then the connection over any stream: a relay's, or one in memory."""
-    raise NotImplementedError
+    """Runs the handshake and then the connection over any stream: a relay's, or one in memory.
 
-
-async def listen(host: str | None, port: int) -> list[trio.SocketListener]:
-    """Listens on a host (None: every IPv4 and IPv6 interface) and port; 0 takes one free port for all.
-
-    Raises CannotListen when the port is taken or not allowed.
+    ``pinned`` False begins with XX although a key is expected. Raises the errors of `handshake`.
     """
-    raise NotImplementedError
+    shared = Shared(limits) if limits is not None else _shared_outgoing()
+    greeter = Greeter(
+        keys, initiator=initiator, psk=psk, expected_key=expected_key, pinned=pinned,
+        peer=str(address or "The peer"),
+    )  # fmt: skip
+    peer, early = await greet(link_of(stream), greeter, shared, handlers or {}, address)
+    await nursery.start(peer.run, early)
+    return peer
 
 
 async def serve(
@@ -184,12 +155,47 @@ async def serve(
     *,
     psk: bytes | None = None,
     limits: Limits | None = None,
+    admit: Callable[[Peer], None] | None = None,
     on_peer: Callable[[Peer], Awaitable[None]] | None = None,
     task_status: trio.TaskStatus[list[Address]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serves handlers to whoever proves an identity (and knows the psk), until cancelled.
 
-    ``on_peer`` is run in a task of its own for each peer that comes in, and cancelled when the peer is gone.
-    Starts with the addresses that it listens on. Nothing a stranger sends ends it.
+    ``admit`` may raise a SwarmError to turn a peer away, which is told why. ``on_peer`` runs beside the
+    connection of each peer that comes in, and is cancelled when the peer is gone. Starts with the addresses
+    that it listens on. Nothing that a stranger sends ends it.
     """
-    raise NotImplementedError
+    server = Server(keys, handlers, psk=psk, limits=limits, admit=admit, on_peer=on_peer)
+    async with plain_errors() as nursery:
+        await nursery.start(
+            partial(trio.serve_listeners, server.welcome, list(listeners), handler_nursery=nursery)
+        )
+        task_status.started(addresses_of(listeners))
+
+
+def _shared_outgoing() -> Shared:
+    """What this process's outgoing connections have in common, one for each run of trio."""
+    try:
+        return _outgoing.get()
+    except LookupError:
+        shared = Shared(Limits())
+        _outgoing.set(shared)
+        return shared
+
+
+async def _open_stream(address: Address, limits: Limits) -> trio.SocketStream:
+    try:
+        with trio.fail_after(limits.handshake_s):
+            return await trio.open_tcp_stream(address.host, address.port)
+    except trio.TooSlowError:
+        raise Unreachable(address=address, reason="it does not answer") from None
+    except OSError as error:
+        raise Unreachable(address=address, reason=_why_unreachable(error)) from error
+
+
+def _why_unreachable(error: OSError) -> str:
+    if isinstance(error, socket.gaierror):
+        return "there is no host of that name"
+    causes = error.__cause__.exceptions if isinstance(error.__cause__, BaseExceptionGroup) else ()
+    found = [cause for cause in causes if isinstance(cause, OSError) and cause.strerror]
+    return words_of(found[0] if found else error)

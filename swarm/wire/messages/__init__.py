@@ -14,7 +14,7 @@ from swarm.wire.messages.codec import (
     encode_fields,
     register,
 )
-from swarm.wire.messages.common import Cancel, Failure, Ping, Pong
+from swarm.wire.messages.common import Cancel, Failure, Goodbye, Ping, Pong
 
 __all__ = [
     "U32",
@@ -23,6 +23,7 @@ __all__ = [
     "Bounds",
     "Cancel",
     "Failure",
+    "Goodbye",
     "Message",
     "Ping",
     "Pong",

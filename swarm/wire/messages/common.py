@@ -32,3 +32,11 @@ class Ping(Message):
 @dataclass(frozen=True, slots=True)
 class Pong(Message):
     """Answers a Ping."""
+
+
+@register("goodbye")
+@dataclass(frozen=True, slots=True)
+class Goodbye(Message):
+    """The sender closes the connection, and says why."""
+
+    reason: Annotated[str, Bounds(0, 200)]

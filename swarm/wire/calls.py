@@ -1,0 +1,117 @@
+"""What a conversation is made of: replies, handlers, the errors of both, and what connections share."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+
+import trio
+
+from swarm.errors import SwarmError
+from swarm.wire.aead import Tampered
+from swarm.wire.connection import Sealed
+from swarm.wire.frames import Buffer
+from swarm.wire.limits import Budget, Limits
+from swarm.wire.messages import Message
+
+if TYPE_CHECKING:
+    from swarm.wire.peer import Peer
+
+
+class Reply(NamedTuple):
+    """What comes back: a message and the raw bytes that followed it."""
+
+    message: Message
+    payload: Buffer = b""
+
+
+Handler: TypeAlias = "Callable[[Peer, Any, Buffer], Awaitable[tuple[Message, Buffer] | None]]"
+"""Answers a request. For a notice, what it returns is dropped."""
+Handlers: TypeAlias = Mapping[type[Message], Handler]
+
+
+class RemoteError(SwarmError):
+    """{peer} answered: {text} ({error_code})."""
+
+    @property
+    def remote_code(self) -> str:
+        """The code of the other side's error, such as ``no-such-file``."""
+        return str(self.fields["error_code"])
+
+    @property
+    def retry_after_s(self) -> float | None:
+        """When the other side asks to be asked again, if it said so."""
+        hint = self.fields.get("retry_after_s")
+        return None if hint is None else float(str(hint))
+
+
+class Busy(SwarmError):
+    """{what} is busy; ask again in {retry_after_s} s.
+
+    A handler raises it to turn work away with a hint; the asker sees a RemoteError with code ``busy``.
+    """
+
+
+class NotServed(SwarmError):
+    """This peer does not answer “{message}”; it may have another part or version of the software."""
+
+
+class InternalError(SwarmError):
+    """This peer failed inside while it answered “{message}”; its log says more."""
+
+
+class ConnectionLost(SwarmError):
+    """The connection to {peer} ended: {reason}."""
+
+
+@dataclass
+class Shared:
+    """What all connections of a server, or all outgoing ones of a process, have in common."""
+
+    limits: Limits
+    incoming: Budget = field(init=False)
+    outgoing: Budget = field(init=False)
+    crypto: trio.CapacityLimiter = field(init=False)
+    """Threads that encipher and decipher."""
+    answering: int = 0
+    """Requests that are being answered."""
+
+    def __post_init__(self) -> None:
+        self.incoming = Budget(self.limits.bytes_in_flight)
+        self.outgoing = Budget(self.limits.bytes_in_flight)
+        self.crypto = trio.CapacityLimiter(4)
+
+
+class Owner(Protocol):
+    """The connection that a payload belongs to."""
+
+    name: str
+
+    def stalled_s(self, now: float) -> float:
+        """See `limits.Holder`."""
+
+    def drop(self, reason: str) -> None:
+        """See `limits.Holder`."""
+
+
+class Bulk:
+    """A long payload that arrived enciphered, and the memory set aside for it."""
+
+    def __init__(self, sealed: Sealed, shared: Shared, owner: Owner) -> None:
+        self._sealed: Sealed | None = sealed
+        self._shared = shared
+        self._owner = owner
+
+    async def open(self) -> memoryview:
+        """Deciphers it in a worker thread. Raises ConnectionLost, after ending it, when it was changed."""
+        assert self._sealed is not None
+        try:
+            return await trio.to_thread.run_sync(self._sealed.open, limiter=self._shared.crypto)
+        except Tampered as error:
+            self._owner.drop(str(error))
+            raise ConnectionLost(peer=self._owner.name, reason=str(error)) from None
+
+    def release(self) -> None:
+        """Gives its memory back to the others; more than once does no harm."""
+        if self._sealed is not None:
+            self._shared.incoming.give_back(self._sealed.size, self._owner)
+            self._sealed = None

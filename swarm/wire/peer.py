@@ -1,0 +1,348 @@
+"""The other end of an open connection: requests to it, its requests to us, signs of life.
+
+One task reads; each request that comes in is answered in a task of its own; who asks waits in its own task,
+which also deciphers a long reply (in a worker thread). Everything ends together: when the connection is
+lost, requests under way raise ConnectionLost and the answers being worked out are cancelled.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from swarm.errors import SwarmError, clean_text
+from swarm.wire.address import Address
+from swarm.wire.aead import Tampered
+from swarm.wire.answers import Answers, failure_of
+from swarm.wire.calls import Bulk, ConnectionLost, Handlers, Reply, Shared
+from swarm.wire.connection import Announced, Arrived, Broken, Connection, CutOff, Event, Received, Violation
+from swarm.wire.frames import Buffer, Head, Kind
+from swarm.wire.handshake import Session
+from swarm.wire.keys import PeerKey
+from swarm.wire.limits import Pace
+from swarm.wire.messages import BadMessage, Cancel, Goodbye, Message, Ping, Pong
+from swarm.wire.outbox import Outbox, Piece, TooSlow
+from swarm.wire.questions import Questions
+from swarm.wire.stream import GONE, Link, words_of
+
+_CLOSE_S = 1.0
+
+
+class Peer:
+    """The other end of an open connection; made by `rpc`."""
+
+    def __init__(
+        self, link: Link, connection: Connection, session: Session, shared: Shared, handlers: Handlers
+    ) -> None:
+        self.key: PeerKey = session.key
+        """Its Ed25519 identity, proven in the handshake."""
+        self.session = session
+        """What the handshake left; its hash is a name of this connection that only both sides know."""
+        self.address: Address | None = None
+        """Where it was reached or came from; None when unknown (a relay, a stream in memory)."""
+        self.name = ""
+        """How messages call it."""
+        self.round_trip_s: float | None = None
+        """The shortest round trip measured by handshake and pings."""
+        self.received_bytes = 0
+        """Bytes read from the network on this connection since its handshake."""
+        self._link = link
+        self._connection = connection
+        self._shared = shared
+        self._limits = shared.limits
+        self._outbox = Outbox(link, shared.limits, self._start_writing, self._write_failed)
+        self._answers = Answers(self, handlers, shared)
+        self._questions = Questions(shared.limits.requests_per_connection)
+        self._last_their_id = 0
+        self._pings: dict[int, trio.Event] = {}
+        self._ended: SwarmError | None = None
+        self._closed = trio.Event()
+        self._scope = trio.CancelScope()
+        self._nursery: trio.Nursery | None = None
+        self._read_at = 0.0
+        self._pace = Pace(shared.limits)
+        self.locate(None)
+
+    def __repr__(self) -> str:
+        return f"<Peer {self.name}{'' if self.is_open else ', closed'}>"
+
+    # ---------------------------------------------------------------- for callers
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests can still be made."""
+        return self._ended is None
+
+    @property
+    def ended_by(self) -> SwarmError | None:
+        """Why the connection ended; None while it is open."""
+        return self._ended
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes written to the network on this connection since its handshake."""
+        return self._outbox.sent_bytes
+
+    async def request(self, message: Message, payload: Buffer = b"") -> Reply:
+        """Asks and waits for the reply; cancelling it takes the request back.
+
+        Raises RemoteError when the other side's handler failed, ConnectionLost when there is no way to it,
+        BadMessage when question or answer break their own rules.
+        """
+        await self._questions.wait_free()
+        await self._outbox.wait_room()
+        self._check_open()
+        question = self._questions.ask(message)
+        sent = False
+        try:
+            await self.send(Kind.REQUEST, question.id, message, payload)
+            sent = True
+            await question.arrived.wait()
+            if question.answer is None:
+                self._check_open()
+            return await self._questions.unpack(question)
+        finally:
+            self._questions.forget(question)
+            if sent and question.answer is None and self._ended is None:
+                self._tell(question.id, Cancel())
+
+    async def notify(self, message: Message, payload: Buffer = b"") -> None:
+        """Sends a message that has no reply; returns when it is on its way. Raises ConnectionLost.
+
+        Notices are handled in the order in which they were sent, one at a time, before anything else is
+        read: a handler of notices must be quick, and must not wait for a reply on the same connection.
+        """
+        await self.send(Kind.NOTICE, 0, message, payload)
+
+    async def ping(self) -> float:
+        """The seconds of a round trip, measured now. Raises ConnectionLost."""
+        self._check_open()
+        id = self._questions.next_id()
+        answered = self._pings[id] = trio.Event()
+        started = trio.current_time()
+        try:
+            self._tell(id, Ping())
+            await answered.wait()
+        finally:
+            del self._pings[id]
+        self._check_open()
+        self.measured(trio.current_time() - started)
+        return trio.current_time() - started
+
+    def measured(self, round_trip_s: float) -> None:
+        """Notes the seconds of a round trip."""
+        self.round_trip_s = min(round_trip_s, self.round_trip_s or round_trip_s)
+
+    async def wait_closed(self) -> None:
+        """Waits until the connection has ended, for whatever reason."""
+        await self._closed.wait()
+
+    async def aclose(self, reason: str = "it was closed") -> None:
+        """Says goodbye and closes the connection; requests under way raise ConnectionLost."""
+        if self._ended is None:
+            self._tell(0, Goodbye(clean_text(reason, limit=200)))
+            self._end(reason)
+            with trio.move_on_after(_CLOSE_S):
+                await self._outbox.flush()
+        self._scope.cancel()
+        await self._closed.wait()
+
+    def drop(self, reason: str) -> None:
+        """Ends the connection at once, without a goodbye."""
+        self._end(reason)
+        self._scope.cancel()
+
+    def locate(self, address: Address | None) -> None:
+        """Notes where the peer is, also for its name."""
+        self.address = address
+        self.name = self._questions.peer = f"{address or 'peer'} ({self.key[:4].hex()})"
+
+    async def turn_away(self, reason: str) -> None:
+        """Says goodbye to a peer that is not going to be run."""
+        goodbye = self._connection.send(Kind.NOTICE, 0, Goodbye(clean_text(reason, limit=200)))
+        self._end(reason)
+        with trio.CancelScope(shield=True), trio.move_on_after(_CLOSE_S):
+            await self._link.finish(bytes(goodbye.first))
+        await self._link.aclose()
+        self._closed.set()
+
+    def stalled_s(self, now: float) -> float:
+        """For how long a frame under way, in either direction, has made no progress."""
+        reading = 0.0 if self._connection.is_between_frames else now - self._read_at
+        return max(reading, self._outbox.stalled_s(now))
+
+    # ---------------------------------------------------------------- sending
+
+    async def send(self, kind: Kind, id: int, message: Message, payload: Buffer = b"") -> Piece | None:
+        """Sends a frame; returns the place of a long payload in the queue. For `answers` and this class.
+
+        Raises ConnectionLost, BadMessage. A long payload is enciphered in a worker thread, in its place.
+        """
+        await self._outbox.wait_room()
+        self._check_open()
+        if type(payload) is not bytes:
+            payload = memoryview(payload).cast("B")
+        outgoing = self._connection.send(kind, id, message, payload)
+        self._outbox.put(outgoing.first)
+        if outgoing.seal_rest is None:
+            return None
+        piece = self._outbox.reserve(outgoing.rest_bytes)
+        with trio.CancelScope(shield=True):  # its nonces are taken: it must follow, whoever loses patience
+            piece.fill(await trio.to_thread.run_sync(outgoing.seal_rest, limiter=self._shared.crypto))
+        return piece
+
+    def _tell(self, id: int, message: Message) -> None:
+        """Sends a short notice without waiting."""
+        self._outbox.put(self._connection.send(Kind.NOTICE, id, message).first)
+
+    def _check_open(self) -> None:
+        if self._ended is not None:
+            raise ConnectionLost(**self._ended.fields)
+
+    def _start_writing(self) -> None:
+        if self._nursery is not None and self._ended is None:
+            self._nursery.start_soon(self._outbox.run)
+
+    def _write_failed(self, error: Exception) -> None:
+        self.drop("it takes its bytes too slowly" if isinstance(error, TooSlow) else words_of(error))
+
+    # ---------------------------------------------------------------- the reading task
+
+    async def run(
+        self,
+        early: list[Event],
+        beside: Callable[["Peer"], Awaitable[None]] | None = None,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Reads until the connection ends, with ``beside`` running as long.
+
+        ``early`` are the events that came together with the handshake.
+        """
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    self._nursery = nursery
+                    task_status.started()
+                    if beside is not None:
+                        nursery.start_soon(beside, self)
+                    await self._read(early)
+                    nursery.cancel_scope.cancel()
+        finally:
+            self._end("this side ended")
+            with trio.CancelScope(shield=True):
+                await self._link.aclose()
+            self._closed.set()
+
+    async def _read(self, events: list[Event]) -> None:
+        self._read_at = trio.current_time()
+        try:
+            await self._handle_all(events)
+            while self._ended is None:
+                count, events = await self._receive()
+                if count == 0 and self._ended is None:
+                    self._connection.receive_end()
+                    self._end("the other side closed it")
+                await self._handle_all(events)
+        except GONE as error:
+            self._end(words_of(error))
+        except (Violation, CutOff, Tampered) as error:
+            self._end(str(error))
+
+    async def _receive(self) -> tuple[int, list[Event]]:
+        """The next bytes, in the time that they may take; a silent peer is pinged before it is given up."""
+        pinged = False
+        while True:
+            if self._connection.is_between_frames:
+                self._pace.stop()
+                deadline = self._read_at + self._limits.idle_s * (1.0 if pinged else 0.5)
+            else:
+                self._pace.keep_on(trio.current_time())
+                deadline = self._pace.deadline
+            with trio.CancelScope(deadline=deadline) as scope:
+                count, events = await self._link.read(self._connection)
+                self._read_at = trio.current_time()
+                self._pace.progress(count, self._read_at)
+                self.received_bytes += count
+            if not scope.cancelled_caught:
+                return count, events
+            if not self._connection.is_between_frames:
+                self._end("it sends a frame too slowly")
+                return 0, []
+            if pinged:
+                self._end(f"it has been silent for {self._limits.idle_s:.0f} s")
+                return 0, []
+            pinged = True
+            self._tell(0, Ping())
+
+    async def _handle_all(self, events: list[Event]) -> None:
+        for event in events:
+            match event:
+                case Received(head, payload):
+                    await self._dispatch(head, payload, None)
+                case Announced(head):
+                    await self._admit(head)
+                case Arrived(head, sealed):
+                    await self._dispatch(head, b"", Bulk(sealed, self._shared, self))
+                case Broken(error):
+                    raise Violation(peer=self.name, reason=str(error)) from error
+
+    async def _admit(self, head: Head) -> None:
+        """Takes memory for a long payload, or lets it pass by when nobody here wants it."""
+        if head.kind is Kind.REPLY:
+            wanted = self._questions.wants(head)
+        else:
+            wanted = self._answers.objection(head) is None
+        if not wanted or isinstance(head.message, BadMessage):
+            await self._dispatch(head, b"", None)
+            await self._handle_all(self._connection.skip())
+            return
+        await self._shared.incoming.take(head.payload_bytes, self)
+        self._read_at = trio.current_time()
+        self._pace.start(self._read_at)
+        await self._handle_all(self._connection.accept())
+
+    async def _dispatch(self, head: Head, payload: Buffer, bulk: Bulk | None) -> None:
+        if head.kind is Kind.REPLY:
+            self._questions.take(head, payload, bulk)
+        elif head.kind is Kind.REQUEST:
+            await self._take_request(head, payload, bulk)
+        else:
+            await self._take_notice(head, payload, bulk)
+
+    async def _take_request(self, head: Head, payload: Buffer, bulk: Bulk | None) -> None:
+        if head.id <= self._last_their_id:
+            raise Violation(peer=self.name, reason="its requests are out of order")
+        self._last_their_id = head.id
+        objection = self._answers.objection(head)
+        assert self._nursery is not None
+        if objection is None:
+            self._answers.start(self._nursery, head, payload, bulk)
+            return
+        if bulk is not None:
+            bulk.release()
+        await self.send(Kind.REPLY, head.id, failure_of(objection))
+
+    async def _take_notice(self, head: Head, payload: Buffer, bulk: Bulk | None) -> None:
+        match head.message:
+            case Ping():
+                self._tell(head.id, Pong())
+            case Pong():
+                if head.id in self._pings:
+                    self._pings[head.id].set()
+            case Cancel():
+                self._answers.cancel(head.id)
+            case Goodbye(reason):
+                self._end(f"it said: {clean_text(reason)}")
+            case _ if self._answers.objection(head) is None:
+                await self._answers.notice(head, payload, bulk)
+            case _ if bulk is not None:
+                bulk.release()
+
+    def _end(self, reason: str) -> None:
+        """Notes why the connection ends, once, and wakes everyone who waits for something from it."""
+        if self._ended is not None:
+            return
+        self._ended = ConnectionLost(peer=self.name, reason=reason)
+        self._questions.wake_all()
+        for answered in self._pings.values():
+            answered.set()
