@@ -57,7 +57,7 @@ def test_every_published_vector(vectors: Path) -> None:
             writer, reader = reader, writer
 
 
-def pair(protocol: str = XX, **other: bytes) -> tuple[Handshake, Handshake]:
+def pair(protocol: str = XX, **other: Any) -> tuple[Handshake, Handshake]:
     initiator = Handshake(protocol, initiator=True, static=DhKeys.of(b"\x11" * 32), **other)
     return initiator, Handshake(protocol, initiator=False, static=DhKeys.of(b"\x22" * 32), **other)
 
