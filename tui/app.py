@@ -254,6 +254,6 @@ def run(options: Options, make: Make | None = None) -> int:
 
 def default_backend(options: Options) -> Backend:
     """The backend for some options. Imports the engine, so it is called after the first paint."""
-    from tui.swarm import backend_for
+    from tui.places import backend_for
 
     return backend_for(options)

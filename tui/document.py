@@ -158,16 +158,13 @@ class Document:
     def find(self, text: str) -> list[Hit]:
         """Where a text stands, whatever its case. Renders everything that is stale."""
         self.settle(float("inf"))
-        wanted = text.casefold()
+        wanted = _folded(text)
         hits: list[Hit] = []
         if not wanted:
             return hits
         for index, piece in enumerate(self._pieces):
             for within, line in enumerate(piece.lines):
-                plain = line.plain
-                folded = plain.casefold()
-                if len(folded) != len(plain):
-                    folded = plain.lower() if len(plain.lower()) == len(plain) else plain
+                folded = _folded(line.plain)
                 start = folded.find(wanted)
                 while start >= 0:
                     hits.append(Hit(self.top(index) + within, start, start + len(wanted)))
@@ -188,6 +185,14 @@ class Document:
         if self._tops is None:
             self._tops = list(accumulate((piece.height for piece in self._pieces), initial=0))
         return self._tops
+
+
+def _folded(text: str) -> str:
+    """The text without case, every character still in its place."""
+    folded = text.casefold()
+    if len(folded) == len(text):
+        return folded
+    return "".join(low if len(low := letter.casefold()) == 1 else letter for letter in text)
 
 
 def text_width(width: int) -> int:

@@ -341,6 +341,6 @@ def run(
 
 
 def _default(options: Options) -> Backend:
-    from tui.swarm import backend_for
+    from tui.places import backend_for
 
     return backend_for(options)

@@ -38,7 +38,10 @@ def _parser() -> MarkdownIt:
 def wrap(text: Text, width: int) -> Lines:
     """Lines of at most `width` cells."""
     text.expand_tabs(4)
-    return list(text.wrap(_CONSOLE, max(1, width), overflow="fold")) or [Text()]
+    lines = list(text.wrap(_CONSOLE, max(1, width), overflow="fold")) or [Text()]
+    for line in lines:
+        line.rstrip()
+    return lines
 
 
 def render_block(block: Block, width: int, palette: Palette) -> Lines:

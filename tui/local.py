@@ -1,0 +1,86 @@
+"""A checkpoint directory on this machine as the place a model comes from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from engine.checkpoint import read_json
+from engine.engine import Engine
+from engine.errors import CheckpointError
+from engine.source import DirectorySource
+from tui.backend import Donation
+from tui.messages import Connected, Phase, Progress
+from tui.options import Options
+from tui.place import Emit, NotThere, engine_options, expert_shape, storage_format
+from tui.views import DonationView, ModelView, ReplyStats, SwarmView
+
+
+class LocalPlace:
+    """One checkpoint directory."""
+
+    def __init__(self, directory: Path, options: Options) -> None:
+        self._directory = directory
+        self._options = options
+        self._view = ModelView(directory.name or str(directory))
+        self._open = False
+
+    def connect(self, emit: Emit) -> Connected:
+        """Look at the directory."""
+        self._view = describe_directory(self._directory)
+        return Connected(str(self._directory), "", True, (self._view,))
+
+    def models(self) -> tuple[ModelView, ...]:
+        """The one."""
+        return (self._view,)
+
+    def open(self, model: str, emit: Emit) -> tuple[Engine, ModelView]:
+        """Load it."""
+        if model != self._view.name:
+            raise NotThere(f"Only {self._view.name} is in this directory; leave --model out.")
+
+        def progress(done: int, total: int) -> None:
+            emit(Progress(Phase.LOADING, done, total, "B"))
+
+        source = DirectorySource(self._directory)
+        engine = Engine.open(source, engine_options(self._options), progress)
+        self._open = True
+        self._view = replace(self._view, open=True)
+        return engine, self._view
+
+    def snapshot(self) -> SwarmView:
+        """No network."""
+        return SwarmView(link="local", address=str(self._directory), model=self._view.name)
+
+    def counters(self, stats: ReplyStats) -> ReplyStats:
+        """Nothing came from others."""
+        return stats
+
+    def begin(self) -> None:
+        """Nothing to count."""
+
+    def stop(self) -> None:
+        """Nothing waits."""
+
+    def tune(self, name: str, value: str) -> str:
+        """There is no network to tune."""
+        raise ValueError(f"{name} can be set in a swarm; here the model is a local directory")
+
+    def donate(self, wish: Donation) -> DonationView:
+        """There is nobody to lend to."""
+        raise ValueError("There is no swarm to lend to: the model is a local directory.")
+
+    def close(self) -> None:
+        """Nothing to leave."""
+
+
+def describe_directory(directory: Path) -> ModelView:
+    """What is in a checkpoint directory, from its configuration and the sizes of its files. EngineError."""
+    with DirectorySource(directory) as source:
+        config = read_json(source, "config.json")
+        if config is None:
+            raise CheckpointError(f"{directory} holds no config.json; give the folder of a checkpoint")
+        family, layers, experts = expert_shape(config)
+        size = sum(source.files().values())
+    name = directory.resolve().name
+    return ModelView(name, family, storage_format(config), size, layers, experts, size, size)

@@ -1,0 +1,137 @@
+"""An opened model that answers: the engine's conversation as events of the terminal.
+
+Runs in the compute thread. `stop` and `live` may be called from any other.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from engine.chat import ChatSettings, Conversation, Finished, Progress, Text
+from engine.engine import Engine
+from engine.errors import EngineError
+from engine.sampling import Sampling as EngineSampling
+from engine.template import Message
+from swarm.errors import SwarmError
+from tui import messages
+from tui.backend import Ask, Turn
+from tui.messages import EndReason, Event, Failed, Phase
+from tui.options import Sampling
+from tui.views import ReplyStats
+
+_REASONS: Mapping[str, EndReason] = {
+    "stop": EndReason.END,
+    "length": EndReason.LENGTH,
+    "context": EndReason.CONTEXT,
+    "cancelled": EndReason.STOPPED,
+}
+
+
+class Speaker:
+    """One model, one state: what a conversation has in common with the last one is not computed again."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._conversation = Conversation(engine)
+        self._stopped = threading.Event()
+        self._prompt_tokens = 0
+        self._prefilled_at = 0.0
+        self._replying = False
+        self._last = ReplyStats()
+
+    def stop(self) -> None:
+        """End the running reply after the step it is in."""
+        self._stopped.set()
+
+    def live(self) -> ReplyStats:
+        """The running reply so far, as far as it can be told from outside; else the last one."""
+        if not self._replying or not self._prefilled_at:
+            return ReplyStats() if self._replying else self._last
+        tokens = self._conversation.tokens
+        return ReplyStats(
+            prompt_tokens=self._prompt_tokens,
+            reply_tokens=max(0, tokens - self._prompt_tokens),
+            decode_s=time.monotonic() - self._prefilled_at,
+            context_tokens=tokens,
+        )
+
+    def ask(self, request: Ask) -> Iterator[Event]:
+        """Answer; ends with Finished or Failed."""
+        self._stopped.clear()
+        self._prompt_tokens, self._prefilled_at, self._replying = 0, 0.0, True
+        try:
+            yield from self._answer(request)
+        except OSError as error:
+            yield Failed(f"{error}. The bytes that are missing are tried again with the next question.", True)
+        except (EngineError, SwarmError) as error:
+            yield Failed(str(error))
+        except MemoryError:
+            yield Failed("This machine has no memory left for that; a smaller --expert-ram frees some.")
+        finally:
+            self._replying = False
+
+    def _answer(self, request: Ask) -> Iterator[Event]:
+        conversation = self._conversation
+        conversation.messages = [_message(turn) for turn in request.turns]
+        settings = ChatSettings(
+            sampling=chosen(request.sampling, self.engine.generation),
+            max_tokens=request.sampling.max_tokens,
+        )
+        yield messages.Progress(Phase.PREFILL)
+        for event in conversation.reply(settings, self._stopped.is_set):
+            match event:
+                case Progress():
+                    yield self._prefilled(event)
+                case Text():
+                    yield messages.Reasoning(event.text) if event.thinking else messages.Text(event.text)
+                case Finished():
+                    self._last = self._finished(event)
+                    yield messages.Finished(_REASONS[event.reason], self._last)
+
+    def _prefilled(self, event: Progress) -> Event:
+        self._prompt_tokens = event.total
+        if event.done < event.total:
+            return messages.Progress(Phase.PREFILL, event.done, event.total, "tokens")
+        self._prefilled_at = time.monotonic()
+        return messages.Progress(Phase.DECODING)
+
+    def _finished(self, event: Finished) -> ReplyStats:
+        stats = event.stats
+        return ReplyStats(
+            prompt_tokens=stats.prompt_tokens,
+            cached_tokens=stats.cached_tokens,
+            reply_tokens=stats.reply_tokens,
+            prefill_s=stats.prefill_s,
+            decode_s=stats.decode_s,
+            context_tokens=self._conversation.tokens,
+        )
+
+
+def chosen(wish: Sampling, generation: Mapping[str, Any]) -> EngineSampling:
+    """The user's sampling, where it says nothing the model's own generation_config; luck of our own."""
+    values: dict[str, Any] = {"temperature": 0.0}
+    if generation.get("do_sample"):
+        values["temperature"] = _number(generation.get("temperature"), 1.0)
+        values["top_k"] = int(_number(generation.get("top_k"), 50))
+        values["top_p"] = _number(generation.get("top_p"), 1.0)
+        values["min_p"] = _number(generation.get("min_p"), 0.0)
+    values["repeat_penalty"] = _number(generation.get("repetition_penalty"), 1.0)
+    values.update(wish.chosen())
+    values.pop("max_tokens", None)
+    values.setdefault("seed", secrets.randbits(63))
+    return EngineSampling(**values)
+
+
+def _number(value: object, default: float) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
+
+
+def _message(turn: Turn) -> Message:
+    message = {"role": turn.role, "content": turn.text}
+    if turn.reasoning:
+        message["reasoning_content"] = turn.reasoning
+    return message
