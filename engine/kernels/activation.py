@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from engine.arrays import F32
-from engine.kernels.compile import device
+from engine.kernels.compile import device, kernel
 from engine.kernels.scalar import gelu, gelu_tanh, sigmoid, silu, tanh
 
 ActivationKind: TypeAlias = Literal["silu", "gelu", "gelu_tanh", "clamped_silu", "gpt_oss", "situ"]
@@ -47,7 +47,7 @@ def _clip(x, limit):  # type: ignore[no-untyped-def]
     return min(max(x, -limit), limit)
 
 
-@device
+@kernel
 def activate(code, parameters, gate, up, count, out):  # type: ignore[no-untyped-def]
     """out[i] = activation(gate[i], up[i]) for i < count, all f32 [count]; `code` and `parameters` of an `Activation`."""
     limit, alpha, beta = parameters[0], parameters[1], parameters[2]

@@ -12,12 +12,12 @@ from numba import prange
 
 from engine.kernels.activation import activate
 from engine.kernels.atomic import next_task
-from engine.kernels.compile import device, kernel
+from engine.kernels.compile import kernel
 from engine.kernels.integer_tile import KINDS, SCALES, WIDE, integer_tile
 from engine.kernels.rows import quantize_group
 
 
-@device
+@kernel
 def by_slot(slot, slots):  # type: ignore[no-untyped-def]
     """Pairs in the order of their slots (stable), and the bounds of each run: int64 [P], int64 [runs + 1]."""
     pairs = len(slot)

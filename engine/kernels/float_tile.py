@@ -114,12 +114,10 @@ def float_tile(
             "first": a[7], "count": a[8], "out": offset(builder, pointer(9, w.F32), a[10]),
             "stride": a[11],
         }  # fmt: skip
-        single = builder.icmp_signed("==", p["count"], one)
-        with builder.if_else(single) as (then, otherwise):
-            with then:
-                _tile(builder, name, 1, p)
-            with otherwise:
-                _tile(builder, name, FLOAT_WIDE, p)
+        w.by_count(
+            builder, p, [1, FLOAT_WIDE], f"float_tile_{name}",
+            lambda body, tokens, arguments: _tile(body, name, tokens, arguments),
+        )  # fmt: skip
         return context.get_dummy_value()
 
     i = types.intp

@@ -124,20 +124,10 @@ def make_tile(isa_name: str) -> Any:
                 "count": a[10], "out": offset(builder, pointer(11, w.F32), a[12]), "stride": a[13],
             }  # fmt: skip
             wide = ISAS[isa_name].tokens
-            sizes = sorted({1, min(4, wide), wide})
-
-            def choose(sizes: list[int]) -> None:
-                if len(sizes) == 1:
-                    _tile(builder, isa_name, *names, sizes[0], p)
-                    return
-                fits = builder.icmp_signed("<=", p["count"], constant(I64, sizes[0]))
-                with builder.if_else(fits) as (then, otherwise):
-                    with then:
-                        _tile(builder, isa_name, *names, sizes[0], p)
-                    with otherwise:
-                        choose(sizes[1:])
-
-            choose(sizes)
+            w.by_count(
+                builder, p, sorted({1, min(4, wide), wide}), f"integer_tile_{isa_name}_{names[0]}_{names[1]}",
+                lambda body, tokens, arguments: _tile(body, isa_name, *names, tokens, arguments),
+            )  # fmt: skip
             return context.get_dummy_value()
 
         i = types.intp

@@ -1,5 +1,6 @@
 """LLVM types and a few words for writing vector code with them. No fast-math flag is ever set here."""
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -74,6 +75,40 @@ def data_pointer(context: Any, builder: Builder, kind: Any, array: Value, elemen
 def offset(builder: Builder, pointer: Value, index: Value | int) -> Value:
     """The address `index` elements on."""
     return builder.gep(pointer, [constant(I64, index) if isinstance(index, int) else index])
+
+
+def by_count(
+    builder: Builder, named: dict[str, Value], sizes: list[int], name: str, body: Callable[[Builder, int, dict[str, Value]], None]
+) -> None:
+    """Calls the function `name` for the smallest of `sizes` that is not below named["count"] (at most the largest).
+
+    Each function is written once a module, by `body(builder, size, arguments)`; it takes the values of `named`.
+    """
+    keys = list(named)
+    for size in sizes:
+        title = f"{name}_{size}"
+        if title not in builder.module.globals:
+            kind = ir.FunctionType(ir.VoidType(), [named[key].type for key in keys])
+            function = ir.Function(builder.module, kind, title)
+            function.linkage = "internal"
+            function.attributes.add("noinline")
+            inside = ir.IRBuilder(function.append_basic_block("entry"))
+            body(inside, size, dict(zip(keys, function.args, strict=True)))
+            inside.ret_void()
+    arguments = [named[key] for key in keys]
+
+    def choose(left: list[int]) -> None:
+        function = builder.module.globals[f"{name}_{left[0]}"]
+        if len(left) == 1:
+            builder.call(function, arguments)
+            return
+        with builder.if_else(builder.icmp_signed("<=", named["count"], constant(I64, left[0]))) as (then, otherwise):
+            with then:
+                builder.call(function, arguments)
+            with otherwise:
+                choose(left[1:])
+
+    choose(sizes)
 
 
 def sum_lanes(builder: Builder, value: Value) -> Value:

@@ -10,7 +10,7 @@ import numpy as np
 
 from engine.arrays import F32, Array, aligned
 from engine.formats.groups import GROUP
-from engine.kernels.compile import device, kernel
+from engine.kernels.compile import kernel
 
 __all__ = ["Rows", "quantize_rows"]
 
@@ -62,7 +62,7 @@ def _sum_groups(q, sums):  # type: ignore[no-untyped-def]
             sums[n, g] = total
 
 
-@device
+@kernel
 def quantize_group(x, first, last, limit, q, at):  # type: ignore[no-untyped-def]
     """Rounds x[first:last] (at most 32) to q[at:at+32], as far as q reaches, by the rule with `limit` (127 or 32767).
 

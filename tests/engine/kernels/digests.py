@@ -1,0 +1,105 @@
+"""Prints one digest a kernel over fixed inputs; run under several CPU targets, the output has to be the same."""
+
+import hashlib
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from engine import kernels
+from engine.formats import (
+    BF16Matrix,
+    F16Matrix,
+    F32Matrix,
+    FP8Matrix,
+    Int4Matrix,
+    MXFP4Matrix,
+    StoredMatrix,
+    f32_to_bf16,
+)
+from engine.kernels.isa import isa
+
+ROWS, COLS, TOKENS = 37, 75, 14
+
+
+def normal(seed: int, *shape: int) -> npt.NDArray[np.float32]:
+    """Normally distributed f32 that depend on nothing but the seed: sums of twelve uniform integers."""
+    draws = np.random.default_rng(seed).integers(0, 1 << 20, (*shape, 12)).sum(-1)
+    return ((draws - 6 * ((1 << 20) - 1)) / (1 << 20)).astype(np.float32)
+
+
+def stored(seed: int, rows: int = ROWS, cols: int = COLS) -> dict[str, StoredMatrix]:
+    """A matrix in each stored format."""
+    rng = np.random.default_rng(seed)
+    values = normal(seed, rows, cols)
+    codes = rng.integers(0, 256, (rows, cols)).astype(np.uint8)
+    codes[codes & 0x7F == 0x7F] = 3
+    packed = rng.integers(-(2**31), 2**31, (rows, -(-cols // 8))).astype(np.int32)
+    even = cols - cols % 2
+    return {
+        "f32": F32Matrix(values),
+        "f16": F16Matrix(values.astype(np.float16)),
+        "bf16": BF16Matrix(f32_to_bf16(values)),
+        "fp8": FP8Matrix(codes, normal(seed + 1, -(-rows // 128), -(-cols // 128))),
+        "int4": Int4Matrix(packed, f32_to_bf16(normal(seed + 2, rows, -(-cols // 32))), cols),
+        "mxfp4": MXFP4Matrix(
+            rng.integers(0, 256, (rows, even // 2)).astype(np.uint8),
+            rng.integers(0, 140, (rows, -(-even // 32))).astype(np.uint8),
+        ),
+    }
+
+
+def matrices() -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
+    for name, matrix in stored(5).items():
+        x = normal(7, TOKENS, matrix.cols)
+        for weights in ("native", "auto", "q4") if name == "f32" else ("native", "auto"):
+            for count in (1, 3, TOKENS):
+                yield f"{name} {weights} {count}", kernels.matmul(x[:count], kernels.pack(matrix, weights))
+
+
+def experts() -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
+    gate, up, down = (F32Matrix(normal(seed, *size)) for seed, size in ((1, (41, 64)), (2, (41, 64)), (3, (64, 41))))
+    x = normal(4, 5, 64)
+    slot, row = np.zeros(5, np.int32), np.arange(5, dtype=np.int32)
+    for weights in ("native", "q8"):
+        for kind in ("silu", "gpt_oss"):
+            shape = kernels.ExpertShape.of(gate, up, down, kernels.Activation(kind, limit=2.0), weights)
+            arena = kernels.pack_expert(shape, gate, up, down).reshape(1, -1)
+            outputs = kernels.run_experts(shape, arena, x, slot, row)
+            yield f"experts {weights} {kind}", kernels.combine(outputs, normal(9, 5, 1))
+
+
+def functions() -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
+    x = normal(11, 6, 77) * np.float32(3)
+    for name in ("exp", "log", "log1p", "softplus", "sigmoid", "tanh", "silu", "gelu", "gelu_tanh", "erf"):
+        yield name, getattr(kernels, name)(x if name not in ("log", "log1p") else np.abs(x))
+    yield "softmax", kernels.softmax(x)
+    yield "rms_norm", kernels.rms_norm(x, x[0], 1e-6)
+    yield "layer_norm", kernels.layer_norm(x, x[0], x[1], 1e-6)
+    cos, sin = kernels.rope_tables(np.arange(6) * 999, kernels.inverse_frequencies(64, 1e6))
+    yield "rope", kernels.rope(normal(12, 6, 2, 64), cos, sin)
+    rows = kernels.quantize_rows(x)
+    yield "quantize", rows.q.astype(np.float32)
+    yield "quantize scale", rows.scale
+
+
+def attentions() -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
+    count = 150
+    positions = np.arange(count, dtype=np.int32)
+    q, k, v = normal(21, count, 4, 40), normal(22, count, 2, 40), normal(23, count, 2, 24)
+    for dtype in (np.float16, np.float32):
+        yield f"attention {np.dtype(dtype)}", kernels.attention(q, k.astype(dtype), v.astype(dtype), positions, scale=0.2)
+
+
+def main() -> None:
+    print("#", isa().name)
+    for group in (matrices, experts, functions, attentions):
+        if len(sys.argv) > 1 and group.__name__ not in sys.argv[1:]:
+            continue
+        for name, values in group():
+            print(name, hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()[:16])
+
+
+if __name__ == "__main__":
+    main()
