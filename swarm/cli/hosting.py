@@ -13,9 +13,9 @@ from swarm.errors import SwarmError
 from swarm.peers.settings import Home
 from swarm.trust.files import write_atomically
 from swarm.trust.identity import Identity
-from swarm.trust.invite import Invite, new_token, token_from_text
+from swarm.trust.invite import new_token, token_from_text
+from swarm.wire import rpc
 from swarm.wire.address import Address, BadAddress, parse_address
-from swarm.wire.keys import PeerKey
 from tracker.store import MemoryStore, SqliteStore, Store
 
 # An address of a documentation network: asking the way there sends nothing.
@@ -104,9 +104,16 @@ def _own_host() -> str:
     return "127.0.0.1"
 
 
-def make_invite(address: Address, operator: PeerKey | None, tracker: PeerKey, secret: bytes | None) -> Invite:
-    """What others need to join."""
-    return Invite(address, operator, tracker, secret)
+@asynccontextmanager
+async def listening(place: Place) -> AsyncIterator[list[trio.SocketListener]]:
+    """The sockets of a place, for the length of a block. Raises CannotListen."""
+    listeners = await rpc.listen(place.listen, place.port)
+    try:
+        yield listeners
+    finally:
+        with trio.CancelScope(shield=True):
+            for listener in listeners:
+                await listener.aclose()
 
 
 @asynccontextmanager

@@ -9,14 +9,14 @@
 
 import threading
 import time
-from contextlib import AsyncExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import trio
 
-from swarm.cli.hosting import Place, invite_address, open_store, until_signalled
+from swarm.cli.hosting import Place, invite_address, listening, open_store, until_signalled
 from swarm.cli.output import byte_progress
 from swarm.cli.reports import Facts, ServeReport
 from swarm.peers.announce import Announcer, Reach
@@ -53,24 +53,17 @@ class Plan:
 
 async def serve(plan: Plan, as_json: bool) -> None:
     """Serves until a signal comes. Raises SwarmError or OSError when it cannot start."""
-    async with AsyncExitStack() as stack, until_signalled() as ended, trio.open_nursery() as nursery:
+    async with until_signalled() as ended, trio.open_nursery() as nursery:
         nursery.start_soon(_cancel_at, ended, nursery.cancel_scope)
-        listeners = await rpc.listen(plan.place.listen, plan.place.port)
-        for listener in listeners:
-            stack.push_async_callback(listener.aclose)
-        files = await _hash(plan)
-        store = stack.enter_context(closing(open_store(plan.paths, plan.place.port)))
-        publication = _publish(plan, files)
-        server = _Server(plan, files, publication, as_json)
-        tracker = await stack.enter_async_context(open_tracker(plan.identity, store, psk=plan.secret))
-        handlers = {**tracker.handlers(), **server.maintainer.handlers()}
-        listening = await nursery.start(
-            partial(rpc.serve, on_peer=server.report.peer, psk=plan.secret),
-            listeners,
-            plan.identity,
-            handlers,
-        )
-        await server.run(nursery, listening)
+        async with listening(plan.place) as listeners:
+            files = await _hash(plan)
+            server = _Server(plan, files, _publish(plan, files), as_json)
+            with closing(open_store(plan.paths, plan.place.port)) as store:
+                async with open_tracker(plan.identity, store, psk=plan.secret) as tracker:
+                    handlers = {**tracker.handlers(), **server.maintainer.handlers()}
+                    answering = partial(rpc.serve, psk=plan.secret, on_peer=server.report.peer)
+                    addresses = await nursery.start(answering, listeners, plan.identity, handlers)
+                    await server.run(nursery, addresses)
 
 
 class _Server:
@@ -87,12 +80,12 @@ class _Server:
         self.report = ServeReport(self.maintainer, as_json)
         self.announcer: Announcer | None = None
 
-    async def run(self, nursery: trio.Nursery, listening: list[Address]) -> None:
+    async def run(self, nursery: trio.Nursery, addresses: list[Address]) -> None:
         """Announces the model, prints the invite, and keeps at it."""
-        plan, port = self.plan, listening[0].port
+        plan, port = self.plan, addresses[0].port
         place = plan.place
         tracker = TrackerClient(
-            Links(nursery, plan.identity, plan.secret), _own(listening), plan.identity.key
+            Links(nursery, plan.identity, plan.secret), _own(addresses), plan.identity.key
         )
         reach = Reach(port, (place.advertise,) if place.advertise else (), place.is_local)
         held = {self.publication.root: self.chunks.held}
@@ -172,8 +165,8 @@ async def _cancel_at(ended: trio.Event, scope: trio.CancelScope) -> None:
     scope.cancel()
 
 
-def _own(listening: list[Address]) -> Address:
+def _own(addresses: list[Address]) -> Address:
     """Where this process reaches itself."""
-    first = listening[0]
+    first = addresses[0]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(first.host, first.host)
     return Address(host, first.port)

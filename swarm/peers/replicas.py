@@ -1,9 +1,8 @@
 """Who in the swarm has a model's chunks: peers found through the tracker, asked over the wire."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-
-import trio
 
 from mirror.errors import ReplicaBusy, ReplicaFailed, ReplicaLacks
 from mirror.tree import Chunk
@@ -33,7 +32,7 @@ class Given:
     trouble: str = ""
     """What went wrong with it last; empty after a chunk that was right."""
     banned_until: float = 0.0
-    """On trio's clock."""
+    """On the system's monotonic clock."""
 
 
 @dataclass
@@ -145,7 +144,7 @@ class SwarmReplicas:
         replica.given.wrong += 1
         replica.given.trouble = reason
         if banned_s:
-            replica.given.banned_until = trio.current_time() + banned_s
+            replica.given.banned_until = time.monotonic() + banned_s
         self.accusations.append(
             f"{replica.name} gave wrong bytes for chunk {chunk.index} of {chunk.path}: {reason}"
         )

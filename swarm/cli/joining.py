@@ -1,0 +1,28 @@
+"""Joining a swarm from a command: which one, in a thread of its own, and left at the end."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+from swarm.peers.network import NetworkThread
+from swarm.peers.session import Session, join
+from swarm.peers.settings import home, load_remembered
+from swarm.peers.target import parse_target
+
+
+@contextmanager
+def joined(
+    target: str | None, token: str | None, *, offline: bool = False
+) -> Iterator[tuple[NetworkThread, Session]]:
+    """Joins the swarm at a target, or the one used last, for the length of a block.
+
+    Raises:
+        SwarmError: the target is malformed, or the swarm refuses or cannot be reached.
+    """
+    paths = home()
+    where = target or load_remembered(paths.settings).swarm
+    if where is None:
+        raise click.UsageError("Say where the swarm is: its invite, or --tracker HOST[:PORT].")
+    with NetworkThread() as network:
+        yield network, network.enter(join, parse_target(where, token), paths, offline)

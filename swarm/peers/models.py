@@ -1,0 +1,134 @@
+"""What a session knows: models of a swarm, those that are open, and the swarm at one moment."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from mirror.fetch import Mirror, Progress
+from mirror.source import MirrorSource
+from swarm.errors import SwarmError
+from swarm.peers.replicas import SwarmReplicas
+from swarm.trust.manifest import SignedManifest
+from swarm.wire.keys import PeerKey
+
+SPEED_OVER_S = 3.0
+
+
+class NoModels(SwarmError):
+    """The swarm at {address} has no models yet; its operator runs `swarm serve --model DIR`."""
+
+
+class NoSuchModel(SwarmError):
+    """The swarm at {address} has no model “{name}”; it has: {known}."""
+
+
+class SeveralModels(SwarmError):
+    """The swarm at {address} has several models; choose one with --model: {known}."""
+
+
+class NothingKeptHere(SwarmError):
+    """The tracker {address} does not answer ({reason}), and no model of that swarm was used here before."""
+
+
+class OtherOperator(SwarmError):
+    """“{name}” is signed by operator {found}, but the invite names {expected}; it was not used. Ask whoever
+    gave you the invite for a new one."""
+
+
+class WrongManifest(SwarmError):
+    """The tracker {address} announced manifest {expected} for “{name}” and gave {found}; it was not used."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """A model of the swarm, as the tracker lists it or, offline, as it was accepted here."""
+
+    name: str
+    version: int
+    root: bytes
+    operator: bytes
+    size_bytes: int
+    chunks: int
+    holders: int = 0
+    """Peers that serve some of it; 0 when offline."""
+    covered_chunks: int = 0
+    """Chunks that at least one of them holds."""
+    experts: int = 0
+    issued_s: int | None = None
+    """When it was signed, seconds since 1970; None when this version was never opened here."""
+
+    @property
+    def accepted(self) -> bool:
+        """Whether this version was accepted on this machine."""
+        return self.issued_s is not None
+
+    @property
+    def complete(self) -> bool:
+        """Whether peers hold all of it."""
+        return self.covered_chunks == self.chunks
+
+
+@dataclass(frozen=True)
+class OpenModel:
+    """A model that is open here. `source` is for threads that are not trio's."""
+
+    info: ModelInfo
+    signed: SignedManifest
+    mirror: Mirror
+    source: MirrorSource
+    replicas: SwarmReplicas
+    notices: tuple[str, ...] = ()
+    """What a user should know about it, such as how old it is when the swarm does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerView:
+    """A peer that serves the open model."""
+
+    key: PeerKey
+    address: str
+    chunks: int
+    """How many chunks it holds."""
+    given_bytes: int
+    in_hand: int
+    """Requests that it has not answered yet."""
+    wrong: int
+    """How often it gave wrong bytes."""
+    banned: bool
+    trouble: str
+    """What went wrong with it last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A session at one moment."""
+
+    online: bool
+    problem: str
+    """Why it is offline; empty when it is not."""
+    tracker: str
+    operator: bytes | None
+    model: str
+    progress: Progress
+    bytes_per_s: float
+    peers: tuple[PeerView, ...] = ()
+    accusations: tuple[str, ...] = ()
+    """Who gave wrong bytes, in order."""
+
+
+@dataclass
+class Speed:
+    """Bytes a second over the last few seconds."""
+
+    clock: Callable[[], float] = time.monotonic
+    _seen: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def update(self, count: int) -> float:
+        """Takes in how many bytes there are by now; how many came a second."""
+        now = self.clock()
+        self._seen.append((now, count))
+        while now - self._seen[0][0] > SPEED_OVER_S and len(self._seen) > 2:
+            self._seen.popleft()
+        start, first = self._seen[0]
+        return (count - first) / (now - start) if now > start else 0.0
