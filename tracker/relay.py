@@ -59,7 +59,6 @@ class RelayLimits:
     bytes_per_second: float = 32 << 20
     """For each sender."""
     answer_s: float = 10.0
-    stall_s: float = 30.0
     silence_s: float = 300.0
 
 
@@ -73,7 +72,7 @@ class _Half:
     allowed: int = RELAY_WINDOW_BYTES
     received: int = 0
     delivered: int = 0
-    pieces: deque[tuple[int, bytes]] = field(default_factory=deque)
+    pieces: deque[bytes] = field(default_factory=deque)
     credit: int | None = None
     ending: RelayClose | None = None
     ended: bool = False
@@ -86,9 +85,9 @@ class _Half:
             limit, self.credit = self.credit, None
             return RelayCredit(self.number, limit), b""
         if self.pieces:
-            offset, data = self.pieces.popleft()
+            data = self.pieces.popleft()
             self.delivered += len(data)
-            return RelayData(self.number, offset), data
+            return RelayData(self.number), data
         ending, self.ending = self.ending, None
         return None if ending is None else (ending, b"")
 
@@ -175,45 +174,43 @@ class Relay:
             raise RelayRefused(peer=message.target, reason="its connection was lost")
         return RelayReady(), b""
 
-    async def data(self, caller: Peer, message: RelayData, payload: Buffer) -> tuple[Message, bytes]:
+    async def data(self, caller: Peer, message: RelayData, payload: Buffer) -> None:
         """Passes a piece on."""
         half = self._half(caller, message.stream)
-        if half is not None:
-            half.received += len(payload)
-            end = message.offset + len(payload)
-            if half.received > half.allowed or end > half.allowed or half.ended or not payload:
-                self._reset(half, "it sent more than it may")
-            else:
-                self._active_s[_first(half)] = self._clock.monotonic_s()
-                half.other.pieces.append((message.offset, bytes(payload)))
-                half.other.link.queue(half.other)
-        return RelayReady(), b""
+        if half is None:
+            return
+        half.received += len(payload)
+        if half.received > half.allowed or half.ended or not len(payload):
+            self._reset(half, "it sent more than it may")
+            return
+        self._active_s[_first(half)] = self._clock.monotonic_s()
+        half.other.pieces.append(bytes(payload))
+        half.other.link.queue(half.other)
 
-    async def credit(self, caller: Peer, message: RelayCredit, payload: Buffer) -> tuple[Message, bytes]:
+    async def credit(self, caller: Peer, message: RelayCredit, payload: Buffer) -> None:
         """Lets the other side send on, later when it has used more than its rate."""
         half = self._half(caller, message.stream)
-        if half is not None:
-            sender = half.other
-            limit = min(message.limit, half.delivered + RELAY_WINDOW_BYTES)
-            more = limit - sender.allowed
-            if more > 0:
-                delay_s = self._pace.delay_s(sender.link.peer.key, more, self._clock.monotonic_s())
-                sender.allowed = limit
-                self._nursery.start_soon(self._grant, sender, limit, delay_s)
-        return RelayReady(), b""
+        if half is None:
+            return
+        sender = half.other
+        limit = min(message.limit, half.delivered + RELAY_WINDOW_BYTES)
+        more = limit - sender.allowed
+        if more > 0:
+            delay_s = self._pace.delay_s(sender.link.peer.key, more, self._clock.monotonic_s())
+            sender.allowed = limit
+            self._nursery.start_soon(self._grant, sender, limit, delay_s)
 
-    async def close(self, caller: Peer, message: RelayClose, payload: Buffer) -> tuple[Message, bytes]:
+    async def close(self, caller: Peer, message: RelayClose, payload: Buffer) -> None:
         """Passes the end of a direction on, or resets the stream."""
         half = self._half(caller, message.stream)
         if half is None:
-            return RelayReady(), b""
+            return
         if message.reset:
             self._reset(half.other, message.reason, told=half)
-            return RelayReady(), b""
+            return
         half.ended = True
-        half.other.ending = RelayClose(half.other.number, message.length, False, message.reason)
+        half.other.ending = RelayClose(half.other.number, reset=False, reason=message.reason)
         half.other.link.queue(half.other)
-        return RelayReady(), b""
 
     def drop(self, key: PeerKey) -> None:
         """Ends all streams that a peer has, and takes no more for it."""
@@ -292,13 +289,10 @@ class Relay:
                     self._remove(half)
 
     async def _notify(self, link: _Link, message: Message, payload: bytes) -> None:
-        with trio.move_on_after(self._limits.stall_s) as scope:
-            try:
-                await link.peer.notify(message, payload)
-            except ConnectionLost:
-                await trio.sleep_forever()  # `_watch` learns of it too, and cancels this task
-        if scope.cancelled_caught:
-            await link.peer.aclose()
+        try:
+            await link.peer.notify(message, payload)
+        except ConnectionLost:
+            await trio.sleep_forever()  # `_watch` learns of it too, and cancels this task
 
     async def _end_silent(self, link: _Link) -> None:
         while True:
@@ -313,7 +307,7 @@ class Relay:
         self._remove(half)
         for side in (half, half.other):
             if side is not told:
-                side.link.farewells.append(RelayClose(side.number, 0, True, reason[:200]))
+                side.link.farewells.append(RelayClose(side.number, True, reason[:200]))
                 side.link.wake.set()
 
     def _remove(self, half: _Half) -> None:

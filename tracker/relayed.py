@@ -60,8 +60,8 @@ class RelayStream(trio.abc.Stream):
             while view:
                 await self._wait_for_room()
                 piece = bytes(view[: min(RELAY_PIECE_BYTES, self.outgoing.room)])
-                offset = self.outgoing.advance(len(piece))
-                await self._end.notify(RelayData(self.number, offset), piece)
+                self.outgoing.advance(len(piece))
+                await self._end.notify(RelayData(self.number), piece)
                 view = view[len(piece) :]
 
     async def wait_send_all_might_not_block(self) -> None:
@@ -92,7 +92,7 @@ class RelayStream(trio.abc.Stream):
             self.wake()
             self._end.forget(self)
             if self.broken is None:
-                message = RelayClose(self.number, self.outgoing.sent, reset=False)
+                message = RelayClose(self.number, reset=False)
                 try:
                     await self._end.notify(message, b"")
                 except trio.BrokenResourceError:
@@ -194,40 +194,33 @@ class RelayEnd:
             raise Busy(what="The relayed peer", retry_after_s=2) from None
         return RelayReady(), b""
 
-    async def _data(self, caller: Peer, message: RelayData, payload: Buffer) -> tuple[RelayReady, bytes]:
+    async def _data(self, caller: Peer, message: RelayData, payload: Buffer) -> None:
         stream = self._streams.get(message.stream)
         if stream is None:
             await self._refuse(message.stream, "nobody reads here any more")
-            return RelayReady(), b""
+            return
         try:
-            stream.incoming.receive(message.offset, bytes(payload))
+            stream.incoming.receive(bytes(payload))
             stream.wake()
         except FlowViolation as error:
             self._break(stream, str(error))
             await self._refuse(message.stream, str(error))
-        return RelayReady(), b""
 
-    async def _credit(self, caller: Peer, message: RelayCredit, payload: Buffer) -> tuple[RelayReady, bytes]:
+    async def _credit(self, caller: Peer, message: RelayCredit, payload: Buffer) -> None:
         stream = self._streams.get(message.stream)
         if stream is not None:
             stream.outgoing.credit(message.limit)
             stream.wake()
-        return RelayReady(), b""
 
-    async def _close(self, caller: Peer, message: RelayClose, payload: Buffer) -> tuple[RelayReady, bytes]:
+    async def _close(self, caller: Peer, message: RelayClose, payload: Buffer) -> None:
         stream = self._streams.get(message.stream)
         if stream is None:
-            return RelayReady(), b""
+            return
         if message.reset:
             self._break(stream, message.reason or "the other side reset the stream")
-            return RelayReady(), b""
-        try:
-            stream.incoming.end(message.length)
-            stream.wake()
-        except FlowViolation as error:
-            self._break(stream, str(error))
-            await self._refuse(message.stream, str(error))
-        return RelayReady(), b""
+            return
+        stream.incoming.ended = True
+        stream.wake()
 
     def _break(self, stream: RelayStream, reason: str) -> None:
         stream.broken = reason
@@ -236,6 +229,6 @@ class RelayEnd:
 
     async def _refuse(self, number: int, reason: str) -> None:
         try:
-            await self.notify(RelayClose(number, 0, reset=True, reason=reason[:200]), b"")
+            await self.notify(RelayClose(number, reset=True, reason=reason[:200]), b"")
         except trio.BrokenResourceError:
             return  # nobody is there to be told

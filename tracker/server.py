@@ -182,7 +182,7 @@ class Tracker:
         """The handler, for callers that are not banned and do not ask too often."""
 
         @functools.wraps(handler)
-        async def limited(caller: Peer, message: Message, payload: Buffer) -> tuple[Message, Buffer]:
+        async def limited(caller: Peer, message: Message, payload: Buffer) -> tuple[Message, Buffer] | None:
             self.judge.check(caller.key)
             now_s = self._clock.monotonic_s()
             wait_s = self._per_key.take(caller.key, now_s)

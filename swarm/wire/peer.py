@@ -225,7 +225,10 @@ class Peer:
                     task_status.started()
                     if beside is not None:
                         nursery.start_soon(beside, self)
-                    await self._read(early)
+                    try:
+                        await self._read(early)
+                    finally:
+                        self._end("this side ended")  # before the nursery takes no more writers
                     nursery.cancel_scope.cancel()
         finally:
             self._end("this side ended")

@@ -23,7 +23,7 @@ MAX_HOLDERS = 64
 MAX_HOLDERS_BYTES = 1 << 20
 MAX_PROOF_BYTES = 1 << 20
 MAX_MODELS_LISTED = 32
-RELAY_PIECE_BYTES = 1 << 16
+RELAY_PIECE_BYTES = 1 << 15
 RELAY_WINDOW_BYTES = 1 << 18
 """How much of a relayed stream may be sent before the first RelayCredit, and ahead of the receiver at all."""
 MAX_LAYERS = 1024
@@ -450,10 +450,9 @@ class RelayIncoming(Message):
 @register("relay-data", payload=RELAY_PIECE_BYTES)
 @dataclass(frozen=True, slots=True)
 class RelayData(Message):
-    """Bytes of a stream, from `offset` on. Notified, never answered; may overtake each other."""
+    """The next bytes of a stream. Notified, never answered, in order."""
 
     stream: Count
-    offset: Number
 
 
 @register("relay-credit")
@@ -468,11 +467,10 @@ class RelayCredit(Message):
 @register("relay-close")
 @dataclass(frozen=True, slots=True)
 class RelayClose(Message):
-    """The sender sends no more than `length` bytes in all; with `reset` the stream is gone both ways, at
-    once, and `reason` says why. Notified."""
+    """The sender sends no more; with `reset` the stream is gone both ways, at once, and `reason` says why.
+    Notified."""
 
     stream: Count
-    length: Number
     reset: bool
     reason: Annotated[str, Bounds(0, 200)] = ""
 
