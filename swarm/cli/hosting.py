@@ -67,7 +67,7 @@ def open_store(paths: Home, wanted_port: int) -> Store:
     """What the tracker at a port must not forget. Nobody finds one again whose port the system chose."""
     if wanted_port == 0:
         return MemoryStore()
-    return SqliteStore(paths.data / "trackers" / f"{wanted_port}.sqlite")
+    return SqliteStore(paths.tracker_store(wanted_port))
 
 
 def identity_of(paths: Home) -> Identity:

@@ -9,7 +9,7 @@ from mirror.fetch import Mirror, Progress
 from mirror.source import MirrorSource
 from swarm.errors import SwarmError
 from swarm.peers.replicas import SwarmReplicas
-from swarm.trust.manifest import SignedManifest
+from swarm.trust.manifest import Manifest, SignedManifest
 from swarm.wire.keys import PeerKey
 
 SPEED_OVER_S = 3.0
@@ -29,11 +29,6 @@ class SeveralModels(SwarmError):
 
 class NothingKeptHere(SwarmError):
     """The tracker {address} does not answer ({reason}), and no model of that swarm was used here before."""
-
-
-class OtherOperator(SwarmError):
-    """“{name}” is signed by operator {found}, but the invite names {expected}; it was not used. Ask whoever
-    gave you the invite for a new one."""
 
 
 class WrongManifest(SwarmError):
@@ -69,6 +64,18 @@ class ModelInfo:
         return self.covered_chunks == self.chunks
 
 
+class SignedSource(MirrorSource):
+    """A mirror's bytes for the engine, which may keep what it makes of them while they are the same."""
+
+    def __init__(self, mirror: Mirror, manifest: Manifest) -> None:
+        super().__init__(mirror)
+        self._content = manifest.content.hex()
+
+    def fingerprint(self) -> str:
+        """Changes whenever the bytes do, and only then."""
+        return self._content
+
+
 @dataclass(frozen=True)
 class OpenModel:
     """A model that is open here. `source` is for threads that are not trio's."""
@@ -76,7 +83,7 @@ class OpenModel:
     info: ModelInfo
     signed: SignedManifest
     mirror: Mirror
-    source: MirrorSource
+    source: SignedSource
     replicas: SwarmReplicas
     notices: tuple[str, ...] = ()
     """What a user should know about it, such as how old it is when the swarm does not answer."""

@@ -12,14 +12,15 @@ how old it is, and reads what is on this machine; once the swarm answers again, 
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import trio
 
 from mirror.cas import Store
 from mirror.fetch import Mirror, Progress, open_mirror
 from mirror.plan import Ledger
-from mirror.source import MirrorSource
 from mirror.tree import Tree
+from swarm.peers.known import KnownTrackers
 from swarm.peers.links import Links, NotTriedAgain
 from swarm.peers.models import (
     ModelInfo,
@@ -27,9 +28,9 @@ from swarm.peers.models import (
     NoSuchModel,
     NothingKeptHere,
     OpenModel,
-    OtherOperator,
     PeerView,
     SeveralModels,
+    SignedSource,
     Snapshot,
     Speed,
     WrongManifest,
@@ -40,7 +41,7 @@ from swarm.peers.target import Target
 from swarm.peers.tracking import TrackerClient, TrackerSilent
 from swarm.trust.identity import Identity
 from swarm.trust.manifest import SignedManifest, parse_signed
-from swarm.trust.memory import Memory
+from swarm.trust.memory import Memory, Remembered
 from swarm.wire.messages.tracker import ModelSummary
 from swarm.wire.rpc import ConnectionLost, Unreachable
 
@@ -56,7 +57,7 @@ class Session:
         target: Target,
         tracker: TrackerClient,
         links: Links,
-        memory: Memory,
+        home: Home,
         store: Store,
         nursery: trio.Nursery,
     ) -> None:
@@ -67,13 +68,15 @@ class Session:
         self.problem = "it was not asked"
         """Why the session is offline."""
         self._links = links
-        self._memory = memory
+        self._memory = Memory(home.manifests)
+        self._known = KnownTrackers(home.known_trackers)
         self._store = store
         self._nursery = nursery
         self._ledger = Ledger()
         self._open: dict[bytes, OpenModel] = {}
         self._current: OpenModel | None = None
         self._speed = Speed()
+        self._alone = False
 
     async def connect(self) -> None:
         """Reaches the tracker, or goes offline when it is not there.
@@ -86,15 +89,22 @@ class Session:
             key = await self.tracker.connect()
         except _AWAY as error:
             self._went_offline(error)
-            if not self._kept():
+            if not await self._kept():
                 raise NothingKeptHere(address=self.tracker.address, reason=error) from error
             return
-        self._memory.remember_tracker(self.tracker.address, key)
+        await trio.to_thread.run_sync(self._known.remember, self.tracker.address, key)
         self.online, self.problem = True, ""
+
+    async def stay_offline(self) -> None:
+        """Uses what is on this machine and nothing else. Raises NothingKeptHere."""
+        self._alone = True
+        self.problem = "as you asked"
+        if not await self._kept():
+            raise NothingKeptHere(address=self.tracker.address, reason="it was not asked")
 
     async def models(self) -> tuple[ModelInfo, ...]:
         """All models of the swarm by name; when offline, those that were accepted here."""
-        kept = {signed.manifest.name: signed for signed in self._kept()}
+        kept = await self._kept()
         if self.online:
             try:
                 listed = await self.tracker.models()
@@ -111,8 +121,13 @@ class Session:
             NoModels, NoSuchModel, SeveralModels: there is no such model, or no only one.
             SwarmError: its manifest was refused, saying why.
         """
-        info = self._choose(await self.models(), name)
-        signed = await self._manifest(info)
+        try:
+            info = self._choose(await self.models(), name)
+            signed = await self._manifest(info)
+        except _AWAY as error:
+            self._went_offline(error)
+            info = self._choose(await self.models(), name)
+            signed = await self._manifest(info)
         found = self._open.get(signed.manifest.root)
         if found is None:
             found = await self._opened(info, signed)
@@ -164,12 +179,13 @@ class Session:
 
     async def _manifest(self, info: ModelInfo) -> SignedManifest:
         """The manifest of a model, accepted now or, offline, before."""
-        kept = next((signed for signed in self._kept() if signed.manifest.root == info.root), None)
+        kept = (await self._kept()).get(info.name)
         if not self.online:
             assert kept is not None
-            return kept
-        signed = kept
-        if signed is None:
+            return kept.signed
+        if kept is not None and kept.manifest.root == info.root:
+            signed = kept.signed
+        else:
             content = (await self.tracker.manifest(info.root)).content
             signed = await trio.to_thread.run_sync(parse_signed, content)
         manifest = signed.manifest
@@ -177,12 +193,9 @@ class Session:
             raise WrongManifest(
                 address=self.tracker.address, name=info.name, expected=info.root, found=manifest.root
             )
-        if self.operator is not None and self.operator not in signed.keyring.keys:
-            raise OtherOperator(name=info.name, found=signed.keyring.latest, expected=self.operator)
-        # Also when it is known already: it may have expired since.
-        await trio.to_thread.run_sync(
-            self._memory.accept, str(self.tracker.address), signed, int(time.time())
-        )
+        # Also when it was accepted before: it may have expired since.
+        accept = partial(self._memory.accept, now=time.time(), operator=self.operator)
+        await trio.to_thread.run_sync(accept, self._scope, signed)
         return signed
 
     async def _opened(self, info: ModelInfo, signed: SignedManifest) -> OpenModel:
@@ -197,17 +210,30 @@ class Session:
         if not self.online:
             notices.append(_age_notice(signed, self.problem))
         mirror: Mirror = await self._nursery.start(self._keep_open, tree, replicas)
-        return OpenModel(info, signed, mirror, MirrorSource(mirror), replicas, tuple(notices))
+        return OpenModel(
+            info, signed, mirror, SignedSource(mirror, signed.manifest), replicas, tuple(notices)
+        )
 
     async def _keep_open(
         self, tree: Tree, replicas: SwarmReplicas, task_status: trio.TaskStatus[Mirror]
     ) -> None:
-        async with open_mirror(tree, self._store, replicas, ledger=self._ledger) as mirror:
+        reached = None if self._alone else replicas
+        async with open_mirror(tree, self._store, reached, ledger=self._ledger) as mirror:
             task_status.started(mirror)
             await trio.sleep_forever()
 
-    def _kept(self) -> tuple[SignedManifest, ...]:
-        return self._memory.accepted(str(self.tracker.address))
+    async def _kept(self) -> dict[str, Remembered]:
+        """What was accepted of this swarm, by name."""
+        if self.tracker.key is None:
+            return {}
+        found = await trio.to_thread.run_sync(self._memory.everything, self._scope)
+        return {remembered.manifest.name: remembered for remembered in found}
+
+    @property
+    def _scope(self) -> str:
+        """Within which a name means a model: the tracker's key, wherever it is reached."""
+        assert self.tracker.key is not None
+        return self.tracker.key.hex()
 
     def _went_offline(self, error: Exception) -> None:
         self.online, self.problem = False, str(error)
@@ -222,16 +248,16 @@ async def join(target: Target, home: Home, offline: bool = False) -> AsyncIterat
         SwarmError, OSError: it refuses, is not what it should be, or our own files cannot be used.
     """
     identity = await trio.to_thread.run_sync(Identity.load_or_create, home.identity_key)
-    memory = await trio.to_thread.run_sync(Memory, home.trust)
+    known = await trio.to_thread.run_sync(KnownTrackers(home.known_trackers).key, target.address)
     store = await trio.to_thread.run_sync(Store, home.chunks)
     try:
         async with trio.open_nursery() as nursery:
             links = Links(nursery, identity, target.token)
-            key = target.tracker or memory.tracker_key(target.address)
-            session = Session(
-                target, TrackerClient(links, target.address, key), links, memory, store, nursery
-            )
-            if not offline:
+            tracker = TrackerClient(links, target.address, target.tracker or known)
+            session = Session(target, tracker, links, home, store, nursery)
+            if offline:
+                await session.stay_offline()
+            else:
                 await session.connect()
             yield session
             nursery.cancel_scope.cancel()
@@ -239,7 +265,7 @@ async def join(target: Target, home: Home, offline: bool = False) -> AsyncIterat
         await trio.to_thread.run_sync(store.close)
 
 
-def _listed(summary: ModelSummary, kept: SignedManifest | None) -> ModelInfo:
+def _listed(summary: ModelSummary, kept: Remembered | None) -> ModelInfo:
     same = kept is not None and kept.manifest.root == summary.root
     return ModelInfo(
         name=summary.name,
@@ -255,13 +281,13 @@ def _listed(summary: ModelSummary, kept: SignedManifest | None) -> ModelInfo:
     )
 
 
-def _kept_info(signed: SignedManifest) -> ModelInfo:
-    manifest = signed.manifest
+def _kept_info(kept: Remembered) -> ModelInfo:
+    manifest = kept.manifest
     return ModelInfo(
         name=manifest.name,
         version=manifest.version,
         root=manifest.root,
-        operator=signed.keyring.latest,
+        operator=kept.signed.keyring.latest,
         size_bytes=manifest.total_bytes,
         chunks=sum(len(entry.chunks) for entry in manifest.files),
         issued_s=manifest.issued,

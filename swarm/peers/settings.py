@@ -38,29 +38,28 @@ class Home:
         return self.data / "operator.key"
 
     @property
-    def trust(self) -> Path:
-        """Peers and operators seen before, and the manifests accepted from them."""
-        return self.data / "trust"
+    def manifests(self) -> Path:
+        """The manifests accepted from operators."""
+        return self.data / "manifests"
+
+    @property
+    def known_trackers(self) -> Path:
+        """The keys of trackers met before."""
+        return self.data / "trackers.json"
 
     @property
     def served(self) -> Path:
         """The last manifest signed for each model served from here."""
         return self.data / "served"
 
-    @property
-    def tracker_store(self) -> Path:
-        """What a tracker run from here must not forget."""
-        return self.data / "tracker.sqlite"
+    def tracker_store(self, port: int) -> Path:
+        """What a tracker run from here at a port must not forget."""
+        return self.data / "trackers" / f"{port}.sqlite"
 
     @property
     def settings(self) -> Path:
         """The remembered answers."""
         return self.data / "settings.json"
-
-    @property
-    def history(self) -> Path:
-        """Lines typed in chats."""
-        return self.data / "history"
 
     @property
     def chunks(self) -> Path:

@@ -13,7 +13,9 @@ def test_swarm_home_holds_everything(home_folder: Path) -> None:
     for path in (
         paths.identity_key,
         paths.operator_key,
-        paths.trust,
+        paths.manifests,
+        paths.known_trackers,
+        paths.tracker_store(1),
         paths.served,
         paths.settings,
         paths.chunks,
