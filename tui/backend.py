@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from tui.messages import Event
+from tui.messages import Event, Progress
 from tui.options import Sampling
 from tui.views import DonationView, Found, ModelView, ReplyStats, SwarmView
 
@@ -72,6 +72,9 @@ class Backend(Protocol):
 
     def live(self) -> ReplyStats:
         """The numbers of the running reply so far; cheap."""
+
+    def waiting(self) -> Progress | None:
+        """What a running reply is held up by, where that is known better than by its last event; cheap."""
 
     def tune(self, name: str, value: str) -> str:
         """Change hedge, audit or expert-ram while running; the value now in force. ValueError: bad value."""

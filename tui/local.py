@@ -56,6 +56,10 @@ class LocalPlace:
         """Nothing came from others."""
         return stats
 
+    def waiting(self) -> Progress | None:
+        """Bytes are read too fast to be told."""
+        return None
+
     def begin(self) -> None:
         """Nothing to count."""
 
@@ -69,6 +73,10 @@ class LocalPlace:
     def donate(self, wish: Donation) -> DonationView:
         """There is nobody to lend to."""
         raise ValueError("There is no swarm to lend to: the model is a local directory.")
+
+    def is_away(self, error: BaseException) -> bool:
+        """There is no network at fault."""
+        return False
 
     def close(self) -> None:
         """Nothing to leave."""

@@ -11,7 +11,7 @@ from engine.memory import available_bytes
 from engine.models import family_of
 from engine.numerics import Weights
 from tui.backend import Donation
-from tui.messages import Connected, Event
+from tui.messages import Connected, Event, Progress
 from tui.options import Options
 from tui.views import DonationView, ModelView, ReplyStats, SwarmView
 
@@ -40,6 +40,9 @@ class Place(Protocol):
     def counters(self, stats: ReplyStats) -> ReplyStats:
         """The numbers of a reply, with what the network did for it since `begin`."""
 
+    def waiting(self) -> Progress | None:
+        """What is waited for, if bytes are on their way."""
+
     def begin(self) -> None:
         """A reply begins: its counters start at nothing."""
 
@@ -52,18 +55,21 @@ class Place(Protocol):
     def donate(self, wish: Donation) -> DonationView:
         """Lend; what is lent now."""
 
+    def is_away(self, error: BaseException) -> bool:
+        """Whether an error means that the network is at fault, so that asking again later may help."""
+
     def close(self) -> None:
         """Leave."""
 
 
 def engine_options(options: Options) -> EngineOptions:
-    """How the engine holds a model: experts in six tenths of the free memory unless the user says how much."""
+    """How the engine holds a model: experts in 6/10 of the free memory, unless the user says how much."""
     ram = options.expert_ram_bytes
     return EngineOptions(cast(Weights, options.weights), available_bytes() * 6 // 10 if ram is None else ram)
 
 
 def expert_shape(config: Mapping[str, Any]) -> tuple[str, int, int]:
-    """Family, layers with experts, experts a layer, of a config.json. EngineError: unknown or contradictory."""
+    """Family, layers with experts, experts a layer. EngineError: unknown or contradictory."""
     family = family_of(config)
     layout = family.experts(family.parse(config))
     return family.name, len(layout.layers), layout.experts_per_layer

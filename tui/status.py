@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from tui.cleaner import clean_line
-from tui.messages import Phase, Progress
+from tui.messages import Progress
 from tui.palette import Palette
 from tui.units import format_bytes, format_count, format_share, plural
 from tui.views import ReplyStats, SwarmView
@@ -22,6 +22,8 @@ class Status:
     """Everything the status line depends on."""
 
     progress: Progress | None = None
+    waiting: Progress | None = None
+    """What the work is held up by, where that is known better."""
     stats: ReplyStats = field(default_factory=ReplyStats)
     """Of the running reply, or of the last one."""
     swarm: SwarmView = field(default_factory=SwarmView)
@@ -39,8 +41,7 @@ class Status:
     def left(self, palette: Palette) -> Text:
         """What is going on."""
         if self.progress is not None:
-            waiting = self.progress.phase is not Phase.DECODING
-            text = describe(self.progress) if waiting else "decoding"
+            text = describe(self.waiting or self.progress)
             return Text.assemble(("● ", palette.accent), (join([text, *self._work()]), palette.text))
         if self.problem:
             return Text.assemble(("● ", palette.error), (clean_line(self.problem), palette.text))

@@ -83,6 +83,7 @@ class FakeBackend:
     donated: list[Donation] = field(default_factory=list)
     tuned: list[tuple[str, str]] = field(default_factory=list)
     now: ReplyStats = field(default_factory=ReplyStats)
+    held_up: Progress | None = None
     known: bool = True
     closed: bool = False
 
@@ -140,6 +141,10 @@ class FakeBackend:
     def live(self) -> ReplyStats:
         """The numbers, as the test set them."""
         return self.now
+
+    def waiting(self) -> Progress | None:
+        """What the test set."""
+        return self.held_up
 
     def tune(self, name: str, value: str) -> str:
         """Remember the wish; "bad" is refused."""

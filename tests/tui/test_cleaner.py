@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -70,7 +71,7 @@ def test_cut_at_every_boundary_is_the_same(text: str) -> None:
 @given(st.text(st.characters(exclude_categories=[])), st.lists(st.integers(0, 50), max_size=5))
 def test_any_text_in_any_pieces(text: str, cuts: list[int]) -> None:
     bounds = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
-    pieces = [text[low:high] for low, high in zip(bounds, bounds[1:], strict=False)]
+    pieces = [text[low:high] for low, high in pairwise(bounds)]
     joined = "".join(clean_pieces(iter(pieces)))
     assert joined == clean(text)
     assert harmless(joined)

@@ -86,8 +86,10 @@ def test_all_palettes_know_every_style() -> None:
         assert render("# a\n\n`b` **c** [d](e)\n\n```py\nf = 1\n```", 30, palette)
 
 
-FRAGMENTS = ["# ", "- ", "1. ", "> ", "```", "|", "---", "**", "`", "[a](b)", "<b>", "\n", "\n\n", "    ", "text ", "\\",
-             "~~", "中", "\t", "***", "![i](j)", "&amp;", "\x1b[31m", "| a | b |\n|---|---|\n", "😀", "\u202e"]  # fmt: skip
+FRAGMENTS = [
+    "# ", "- ", "1. ", "> ", "```", "|", "---", "**", "`", "[a](b)", "<b>", "\n", "\n\n", "    ", "text ", "\\",
+    "~~", "中", "\t", "***", "![i](j)", "&amp;", "\x1b[31m", "| a | b |\n|---|---|\n", "😀", "\u202e",
+]  # fmt: skip
 
 
 @settings(max_examples=300, deadline=None)

@@ -108,6 +108,7 @@ class ChatScreen(Screen[None]):
         if backend is None:
             return
         self.status.swarm = backend.snapshot()
+        self.status.waiting = backend.waiting() if self.status.progress else None
         if self.controller.replying:
             self.status.measure(backend.live())
         link = self.status.swarm.link

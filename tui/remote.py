@@ -1,0 +1,255 @@
+"""A swarm as the place models come from: trio's thread and a session in it, seen from threads that block."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from engine.checkpoint import read_json
+from engine.engine import Engine
+from engine.source import Source
+from swarm.errors import SwarmError
+from swarm.peers.models import ModelInfo, NothingKeptHere, OpenModel, PeerView, Snapshot
+from swarm.peers.network import NetworkClosed, NetworkThread
+from swarm.peers.session import Session, join
+from swarm.peers.settings import home
+from swarm.peers.target import parse_target
+from swarm.wire.rpc import ConnectionLost, Unreachable
+from tui import views
+from tui.backend import Donation
+from tui.messages import Connected, Notice, NoticeKind, Phase, Progress
+from tui.options import Options
+from tui.place import Emit, NotThere, engine_options, expert_shape, storage_format
+from tui.units import format_share
+from tui.views import Ban, DonationView, ModelView, ReplyStats, Role, SwarmView
+
+_TICK_S = 0.25
+_LOOK_S = 5.0
+_RANGES = 200
+_AWAY = (Unreachable, ConnectionLost, NothingKeptHere, NetworkClosed)
+
+
+class SwarmPlace:
+    """One swarm, joined."""
+
+    def __init__(self, target: str, options: Options) -> None:
+        self._target = target
+        self._options = options
+        self._network: NetworkThread | None = None
+        self._session: Session | None = None
+        self._opened: dict[str, ModelView] = {}
+        self._current: OpenModel | None = None
+        self._link = "offline"
+        self._left = threading.Event()
+
+    def connect(self, emit: Emit) -> Connected:
+        """Join it."""
+        target = parse_target(self._target, self._options.token)
+        emit(Progress(Phase.CONNECTING, detail=str(target.address)))
+        self._link = "connecting"
+        network = NetworkThread()
+        network.__enter__()
+        self._network = network
+        try:
+            self._session = network.enter(join, target, home())
+            infos = network.call(self._session.models)
+        except BaseException:
+            self.close()
+            raise
+        self._link = ""
+        threading.Thread(target=self._look, args=(network, self._session), daemon=True).start()
+        operators = {info.operator for info in infos}
+        known = target.operator is not None or any(info.issued_s is not None for info in infos)
+        return Connected(
+            str(target.address),
+            ", ".join(sorted(fingerprint(key) for key in operators)),
+            known,
+            tuple(self._view(info) for info in infos),
+        )
+
+    def _look(self, network: NetworkThread, session: Session) -> None:
+        """Notice now and then that the tracker went away or came back."""
+        while not self._left.wait(_LOOK_S):
+            try:
+                network.call(session.models if session.online else session.connect)
+            except NetworkClosed:
+                return
+            except (
+                SwarmError
+            ):  # it refuses us now: what is open stays open, and the user is not asked anything
+                continue
+
+    def models(self) -> tuple[ModelView, ...]:
+        """All models, as the tracker lists them now."""
+        session, network = self._joined()
+        return tuple(self._view(info) for info in network.call(session.models))
+
+    def open(self, model: str, emit: Emit) -> tuple[Engine, ModelView]:
+        """Open the model's mirror and load what is dense of it; bytes come as they are read."""
+        session, network = self._joined()
+        opened: OpenModel = network.call(session.open_model, model)
+        self._current = opened
+        for notice in opened.notices:
+            emit(Notice(NoticeKind.OFFLINE, notice))
+        with self._telling(emit):
+            view = with_facts(self._view(opened.info), opened.source)
+            engine = Engine.open(opened.source, engine_options(self._options))
+        needed = opened.mirror.progress.wanted_bytes
+        view = replace(view, needed_bytes=needed, fetched_bytes=needed)
+        self._opened[model] = view
+        return engine, replace(view, open=True)
+
+    @contextmanager
+    def _telling(self, emit: Emit) -> Iterator[None]:
+        """Say how far the mirror is, four times a second."""
+        done = threading.Event()
+
+        session, _ = self._joined()
+
+        def tell() -> None:
+            while not done.wait(_TICK_S):
+                now = session.snapshot()
+                seen, fetching = now.progress, now.progress.verified_bytes < now.progress.wanted_bytes
+                phase, rate = (Phase.FETCHING, now.bytes_per_s) if fetching else (Phase.LOADING, 0.0)
+                emit(Progress(phase, seen.verified_bytes, seen.wanted_bytes, "B", rate))
+
+        thread = threading.Thread(target=tell, name="swarm-progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def snapshot(self) -> SwarmView:
+        """The session now."""
+        session = self._session
+        if session is None:
+            return SwarmView(link=self._link, address=self._target if "://" not in self._target else "")
+        now = session.snapshot()
+        total = self._current.info.chunks if self._current else 0
+        return SwarmView(
+            link="online" if now.online else "offline",
+            address=now.tracker,
+            operator=fingerprint(now.operator) if now.operator else "",
+            model=now.model,
+            peers=tuple(_peer(number, peer, total) for number, peer in enumerate(now.peers, 1)),
+            ranges=_replicas(self._current, total) if self._current else (),
+            bans=_bans(now),
+            fetched_bytes=now.progress.verified_bytes,
+            fetch_rate=now.bytes_per_s,
+        )
+
+    def counters(self, stats: ReplyStats) -> ReplyStats:
+        """Experts run here, on bytes that may come from others."""
+        return stats
+
+    def waiting(self) -> Progress | None:
+        """Bytes that are on their way."""
+        if self._session is None:
+            return None
+        now = self._session.snapshot()
+        seen = now.progress
+        if seen.verified_bytes >= seen.wanted_bytes:
+            return None
+        return Progress(Phase.FETCHING, seen.verified_bytes, seen.wanted_bytes, "B", now.bytes_per_s)
+
+    def begin(self) -> None:
+        """Nothing to count yet."""
+
+    def stop(self) -> None:
+        """Give up joining, if that is what is being done."""
+        if self._link == "connecting":
+            self.close()
+
+    def tune(self, name: str, value: str) -> str:
+        """Nothing of the network can be tuned yet."""
+        raise ValueError(f"{name} needs donors of compute, and this swarm has none")
+
+    def donate(self, wish: Donation) -> DonationView:
+        """Lending runs as a program of its own."""
+        raise ValueError("lending runs as a command of its own: swarm donate")
+
+    def close(self) -> None:
+        """Leave the swarm and end trio's thread."""
+        self._left.set()
+        network, self._network, self._session = self._network, None, None
+        self._link = "offline"
+        if network is not None:
+            network.close()
+
+    def is_away(self, error: BaseException) -> bool:
+        """Whether an error means that the swarm cannot be reached."""
+        return isinstance(error, _AWAY)
+
+    def _joined(self) -> tuple[Session, NetworkThread]:
+        if self._session is None or self._network is None:
+            raise NotThere("The swarm was left; connect again.")
+        return self._session, self._network
+
+    def _view(self, info: ModelInfo) -> ModelView:
+        kept = self._opened.get(info.name, ModelView(info.name))
+        lacking = info.chunks - info.covered_chunks
+        current = self._current is not None and self._current.info.name == info.name
+        missing = (f"{format_share(lacking / info.chunks)} of its bytes",) if lacking and info.holders else ()
+        return replace(
+            kept,
+            size_bytes=info.size_bytes,
+            experts=kept.experts or info.experts,
+            missing=missing,
+            open=current,
+        )
+
+
+def with_facts(view: ModelView, source: Source) -> ModelView:
+    """A model with its family, format and experts, from its configuration."""
+    config = read_json(source, "config.json") or {}
+    family, layers, experts = expert_shape(config)
+    return replace(view, family=family, format=storage_format(config), layers=layers, experts=experts)
+
+
+def _peer(number: int, peer: PeerView, chunks: int) -> views.PeerView:
+    """A peer as the user sees it: by number."""
+    state = "banned" if peer.banned else "slow" if peer.trouble else "ok"
+    held = (
+        "everything"
+        if peer.chunks >= chunks
+        else f"{format_share(peer.chunks / max(1, chunks))} of the bytes"
+    )
+    return views.PeerView(
+        number,
+        Role.MAINTAINER if peer.chunks >= chunks else Role.DISK,
+        held=held,
+        bytes_down=peer.given_bytes,
+        state=state,
+    )
+
+
+def _bans(now: Snapshot) -> tuple[Ban, ...]:
+    banned = [
+        Ban(number, peer.trouble or "it sent wrong bytes")
+        for number, peer in enumerate(now.peers, 1)
+        if peer.banned
+    ]
+    return tuple(banned)
+
+
+def _replicas(opened: OpenModel, chunks: int) -> tuple[float, ...]:
+    """Mean replicas of equal ranges of chunks."""
+    parts = min(_RANGES, chunks)
+    counts = [0] * parts
+    for replica in opened.replicas.known:
+        for start, stop in replica.held.ranges():
+            for part in range(start * parts // chunks, min(parts, -(-stop * parts // chunks))):
+                low, high = part * chunks // parts, (part + 1) * chunks // parts
+                counts[part] += max(0, min(stop, high) - max(start, low))
+    sizes = [(part + 1) * chunks // parts - part * chunks // parts for part in range(parts)]
+    return tuple(count / size for count, size in zip(counts, sizes, strict=True))
+
+
+def fingerprint(key: bytes) -> str:
+    """A key as people compare it: the first 16 digits, in groups of four."""
+    digits = key.hex()[:16]
+    return " ".join(digits[at : at + 4] for at in range(0, len(digits), 4))
