@@ -3,17 +3,20 @@
     relay = RelayEnd()
     async with rpc.connect(tracker, keys, handlers=relay.handlers()) as connection:
         relay.attach(connection)
-        stream = await relay.open(target_key)                  # to reach a relayed peer, or:
-        await relay.listen(generation)                         # to be reached
-        source, stream = await relay.accept()
+        nursery.start_soon(relay.run)
+        peer = await dial_relayed(nursery, relay, target_key, keys)      # to reach a relayed peer, or:
+        await relay.listen(generation)                                   # to be reached
+        await serve_relayed(relay, Server(keys, handlers))
 
-Inside such a stream the two sides make their own handshake (`rpc.open_peer` with the key they expect). When
-the connection to the tracker ends, so do its streams.
+Inside each stream the two sides make their own handshake and prove their keys to each other. When the
+connection to the tracker ends, so do its streams. Use a connection of its own for this: bulk delays
+heartbeats otherwise.
 """
 
 import trio
 
-from swarm.wire.keys import PeerKey
+from swarm.wire import rpc
+from swarm.wire.keys import KeyPair, PeerKey
 from swarm.wire.messages import Message
 from swarm.wire.messages.tracker import (
     RELAY_PIECE_BYTES,
@@ -25,7 +28,8 @@ from swarm.wire.messages.tracker import (
     RelayOpen,
     RelayReady,
 )
-from swarm.wire.rpc import Buffer, Busy, ConnectionLost, Handler, Peer
+from swarm.wire.rpc import Buffer, Busy, ConnectionLost, Handler, Handlers, Peer
+from swarm.wire.server import Server
 from tracker.flow import FlowViolation, Incoming, Outgoing
 
 BACKLOG = 32
@@ -232,3 +236,37 @@ class RelayEnd:
             await self.notify(RelayClose(number, reset=True, reason=reason[:200]), b"")
         except trio.BrokenResourceError:
             return  # nobody is there to be told
+
+
+async def dial_relayed(
+    nursery: trio.Nursery,
+    end: RelayEnd,
+    target: PeerKey,
+    keys: KeyPair,
+    *,
+    psk: bytes | None = None,
+    handlers: Handlers | None = None,
+) -> Peer:
+    """A connection to a relayed peer that lives in the caller's nursery, as `rpc.dial` makes one.
+
+    Raises RemoteError when the tracker cannot reach it, and the errors of `rpc.open_peer`.
+    """
+    stream = await end.open(target)
+    try:
+        return await rpc.open_peer(
+            nursery, stream, keys, initiator=True, psk=psk, expected_key=target, handlers=handlers
+        )
+    except BaseException:
+        await trio.aclose_forcefully(stream)
+        raise
+
+
+async def serve_relayed(end: RelayEnd, server: Server) -> None:
+    """Answers whoever comes through the relay; returns when the connection to the tracker has ended."""
+    async with trio.open_nursery() as nursery:
+        while True:
+            try:
+                _, stream = await end.accept()
+            except trio.EndOfChannel:
+                return
+            nursery.start_soon(server.welcome, stream)

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from swarm.wire import rpc
-from swarm.wire.handshake import KeyChanged
+from swarm.wire.handshake import KeyChanged, UnknownStatic
 from swarm.wire.keys import KeyPair, PeerKey
 from swarm.wire.messages import Message
 from swarm.wire.messages.tracker import (
@@ -25,10 +25,11 @@ from swarm.wire.messages.tracker import (
     RelayReady,
 )
 from swarm.wire.rpc import Buffer, Peer, RemoteError
+from swarm.wire.server import Server
 from tests.tracker.kit import keys
 from tracker.clock import SystemClock
 from tracker.relay import RelayLimits
-from tracker.relayed import RelayEnd, RelayStream
+from tracker.relayed import BACKLOG, RelayEnd, RelayStream, dial_relayed, serve_relayed
 from tracker.server import Options, Tracker, open_tracker
 from tracker.store import MemoryStore
 
@@ -97,14 +98,7 @@ class World:
         async def answer(caller: Peer, message: GetProof, payload: Buffer) -> tuple[Proof, bytes]:
             return Proof(), SECRET * 1000 + message.digest
 
-        while True:
-            _, stream = await end.accept()
-
-            async def welcome(stream: RelayStream = stream) -> None:
-                handlers: dict[type[Message], rpc.Handler] = {GetProof: answer}
-                await rpc.open_peer(self.nursery, stream, identity, initiator=False, handlers=handlers)
-
-            self.nursery.start_soon(welcome)
+        await serve_relayed(end, Server(identity, {GetProof: answer}))
 
 
 @asynccontextmanager
@@ -124,12 +118,17 @@ async def world(limits: RelayLimits | None = None) -> AsyncIterator[World]:
         nursery.cancel_scope.cancel()
 
 
+async def read_all(stream: RelayStream, received: bytearray) -> None:
+    """Adds what a stream brings, to its end."""
+    async for data in stream:
+        received += data
+
+
 async def test_two_peers_speak_end_to_end_and_the_tracker_reads_nothing() -> None:
     async with world() as here:
         hidden, asker = await here.hidden(), await here.end(ASKER)
         here.nursery.start_soon(here.serve_echo, hidden)
-        stream = await asker.open(HIDDEN.key)
-        peer = await rpc.open_peer(here.nursery, stream, ASKER, initiator=True, expected_key=HIDDEN.key)
+        peer = await dial_relayed(here.nursery, asker, HIDDEN.key, ASKER)
         for number in range(20):
             digest = bytes([number]) * 32
             reply = await peer.request(GetProof(digest))
@@ -145,11 +144,9 @@ async def test_the_relay_cannot_pose_as_the_peer() -> None:
         hidden, asker = await here.hidden(), await here.end(ASKER)
         impostor = keys(66)
         here.nursery.start_soon(here.serve_echo, hidden, impostor)
-        stream = await asker.open(HIDDEN.key)
-        with pytest.raises(KeyChanged):
-            await rpc.open_peer(
-                here.nursery, stream, ASKER, initiator=True, expected_key=HIDDEN.key, pinned=False
-            )
+        with pytest.raises((KeyChanged, UnknownStatic)):
+            await dial_relayed(here.nursery, asker, HIDDEN.key, ASKER)
+        await here.until_streams(0)
 
 
 async def test_streams_share_a_connection_and_a_slow_reader_holds_up_nobody() -> None:
@@ -171,16 +168,11 @@ async def test_streams_share_a_connection_and_a_slow_reader_holds_up_nobody() ->
             await stream.send_all(content)
             await stream.aclose()
 
-        async def receive(stream: RelayStream) -> None:
-            received[stream.number] = bytearray()
-            async for data in stream:
-                received[stream.number] += data
-
         async with trio.open_nursery() as nursery:
             for _ in range(8):
                 near, far = await here.pair(hidden, asker)
                 nursery.start_soon(send, near)
-                nursery.start_soon(receive, far)
+                nursery.start_soon(read_all, far, received.setdefault(far.number, bytearray()))
         assert [bytes(data) for data in received.values()] == [content] * 8
         assert slow.outgoing.sent == RELAY_WINDOW_BYTES
         await slow.aclose()
@@ -195,9 +187,8 @@ async def test_bytes_sent_before_the_end_arrive_and_nothing_is_left_behind() -> 
         await near.send_all(b"first ")
         await near.send_all(b"last")
         await near.aclose()
-        received = b""
-        async for data in far:
-            received += data
+        received = bytearray()
+        await read_all(far, received)
         assert received == b"first last"
         assert await far.receive_some() == b""
         await far.aclose()
@@ -214,9 +205,7 @@ async def test_writing_to_who_does_not_read_any_more_breaks() -> None:
         near, far = await here.pair(hidden, asker)
         await far.aclose()
         with pytest.raises(trio.BrokenResourceError, match="nobody reads here"):
-            while True:
-                await near.send_all(b"anybody there?")
-                await trio.sleep(0.01)
+            await near.send_all(bytes(2 * RELAY_WINDOW_BYTES))
 
 
 async def test_a_lost_connection_breaks_its_streams_and_is_named() -> None:
@@ -289,11 +278,10 @@ async def test_who_sends_more_than_it_may_is_reset() -> None:
         await asker.peer.notify(RelayData(near.number), b"x")
         with pytest.raises(trio.BrokenResourceError, match="more than it may"):
             await near.receive_some()
-        received = 0
+        received = bytearray()
         with pytest.raises(trio.BrokenResourceError, match="more than it may"):
-            while data := await far.receive_some():
-                received += len(data)
-        assert received <= RELAY_WINDOW_BYTES
+            await read_all(far, received)
+        assert len(received) <= RELAY_WINDOW_BYTES
         await asker.peer.notify(RelayData(999), b"to nobody")
         await asker.peer.notify(RelayClose(999, reset=True))
         await here.pair(hidden, asker)
@@ -303,9 +291,10 @@ async def test_a_backlog_that_nobody_takes_is_bounded() -> None:
     async with world(RelayLimits(streams_per_asker=100)) as here:
         await here.hidden()
         asker = await here.end(ASKER)
+        for _ in range(BACKLOG):
+            await asker.open(HIDDEN.key)
         with pytest.raises(RemoteError, match="did not take a relayed stream"):
-            for _ in range(100):
-                await asker.open(HIDDEN.key)
+            await asker.open(HIDDEN.key)
 
 
 async def test_a_peer_that_does_not_answer_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
