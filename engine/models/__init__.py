@@ -105,6 +105,9 @@ class Model(ABC):
 
         Each row is bit for bit what it would be alone. When anything raises, all states are as before.
         """
+        segments = [segment for segment in segments if len(segment.tokens)]
+        if not segments:
+            return np.zeros((0, self.vocab_size), np.float32)
         for segment in segments:
             end = segment.state.length + len(segment.tokens)
             if end > self.context_length:

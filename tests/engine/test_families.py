@@ -1,0 +1,121 @@
+"""Every family against the reference answers. To add a family, add its folders to `FOLDERS`; nothing else changes.
+
+With `native` weights: logits within the folder's tolerance at every position of the prompt and the continuation, greedy
+tokens exact. In every format: the same bits however the prompt is cut, step by step, and in company. In the rounded formats: the
+divergence from the reference stays below what the table states.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.errors import CannotRewind
+from engine.generate import greedy
+from engine.models import Segment
+from engine.numerics import Weights
+from tests.engine.reference import divergence, feed, golden, opened
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Bounds on the divergence from the reference, in nats a token, measured and rounded up. `auto` None: as q8."""
+
+    q8: float
+    q4: float
+    auto: float | None = None
+
+
+FOLDERS = {
+    "olmoe": Folder(q8=0.005, q4=0.6),
+    "olmoe-gqa-clip": Folder(q8=0.03, q4=0.9),
+    "olmoe-f16": Folder(q8=0.06, q4=0.5),
+    "olmoe-f32": Folder(q8=0.003, q4=0.25),
+    "qwen3_moe": Folder(q8=0.005, q4=0.9),
+    "qwen3_moe-mixed": Folder(q8=0.008, q4=0.6),
+    "qwen3_moe-yarn": Folder(q8=0.006, q4=1.2),
+    "qwen3_moe-sharded": Folder(q8=0.005, q4=0.9),
+    "qwen3_moe-int4": Folder(q8=0.005, q4=0.6, auto=0.004),
+}
+MOST_CUTS = 48  # of longer prompts only so many cuts are tried, spread evenly
+
+folders = pytest.mark.parametrize("name", FOLDERS)
+
+
+@folders
+def test_logits_and_greedy_tokens_are_those_of_the_reference(oracle: Path, name: str) -> None:
+    engine, answers = opened(oracle / name), golden(oracle / name)
+    logits = feed(engine, engine.model.new_state(), answers.prompt)
+    assert logits.shape == answers.logits.shape
+    assert np.abs(logits - answers.logits).max() <= answers.atol
+    tokens, steps = greedy(engine.model, engine.experts, answers.prompt, len(answers.greedy))
+    assert tokens == answers.greedy
+    assert np.abs(steps - answers.step_logits).max() <= answers.atol
+
+
+@pytest.mark.parametrize("weights", ["native", "auto"])
+@folders
+def test_a_prompt_may_be_cut_anywhere(oracle: Path, name: str, weights: Weights) -> None:
+    engine, answers = opened(oracle / name, weights), golden(oracle / name)
+    tokens = answers.prompt + answers.greedy
+    whole = feed(engine, engine.model.new_state(), tokens)
+    growing = engine.model.new_state()
+    step = max(1, len(tokens) // MOST_CUTS)
+    tried = 0
+    for position, token in enumerate(tokens):
+        if position % step == 0:
+            rest = growing.copy()
+            np.testing.assert_array_equal(feed(engine, rest, tokens[position:]), whole[position:])
+            tried += 1
+        np.testing.assert_array_equal(feed(engine, growing, [token])[0], whole[position])
+    assert growing.length == len(tokens)
+    assert tried >= min(MOST_CUTS, len(tokens))
+
+
+@pytest.mark.parametrize("weights", ["native", "q8"])
+@folders
+def test_a_sequence_in_company_is_as_alone(oracle: Path, name: str, weights: Weights) -> None:
+    engine, answers = opened(oracle / name, weights), golden(oracle / name)
+    prompts = [answers.prompt, answers.prompt[3:11], answers.greedy, answers.prompt[:1]]
+    alone = [feed(engine, engine.model.new_state(), prompt) for prompt in prompts]
+    states = [engine.model.new_state() for _ in prompts]
+    for state, prompt in zip(states[1:], prompts[1:], strict=True):  # the first joins later than the others
+        feed(engine, state, prompt[:-1])
+    segments = [
+        Segment(state, prompt[state.length :], "all") for state, prompt in zip(states, prompts, strict=True)
+    ]
+    together = engine.model.forward(segments, engine.experts)
+    expected = np.concatenate([alone[0], *(logits[-1:] for logits in alone[1:])])
+    np.testing.assert_array_equal(together, expected)
+
+
+@folders
+def test_a_state_goes_back_or_says_that_it_cannot(oracle: Path, name: str) -> None:
+    engine, answers = opened(oracle / name), golden(oracle / name)
+    tokens = answers.prompt
+    whole = feed(engine, engine.model.new_state(), tokens)
+    state = engine.model.new_state()
+    feed(engine, state, tokens[:5])
+    state.mark()
+    feed(engine, state, tokens[5:])
+    for length in (len(tokens) - 1, 5, 0):
+        floor = state.floor(length)
+        if floor != length:
+            with pytest.raises(CannotRewind, match=f"go back to {floor} tokens"):
+                state.truncate(length)
+            assert state.length >= floor
+        state.truncate(floor)
+        assert state.length == floor
+        np.testing.assert_array_equal(feed(engine, state, tokens[floor:]), whole[floor:])
+    assert state.floor(5) in (0, 5)
+
+
+@pytest.mark.parametrize("weights", ["q8", "q4", "auto"])
+@folders
+def test_rounded_weights_stay_near_the_reference(oracle: Path, name: str, weights: Weights) -> None:
+    engine, answers, bounds = opened(oracle / name, weights), golden(oracle / name), FOLDERS[name]
+    logits = feed(engine, engine.model.new_state(), answers.prompt)
+    bound = {"q8": bounds.q8, "q4": bounds.q4, "auto": bounds.q8 if bounds.auto is None else bounds.auto}[weights]
+    measured = divergence(answers.logits, logits)
+    assert 0 < measured <= bound, f"{name} {weights}: {measured:.2g} nats a token"
