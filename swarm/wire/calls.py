@@ -30,7 +30,7 @@ Handlers: TypeAlias = Mapping[type[Message], Handler]
 
 
 class RemoteError(SwarmError):
-    """{peer} answered: {text} ({error_code})."""
+    """{peer} answered: {text} ({error_code})"""
 
     @property
     def remote_code(self) -> str:
@@ -63,34 +63,38 @@ class ConnectionLost(SwarmError):
     """The connection to {peer} ended: {reason}."""
 
 
+class Owner(Protocol):
+    """The connection that memory is taken for."""
+
+    name: str
+
+    def drop(self, reason: str) -> None:
+        """Ends it at once."""
+
+    def receiving_stalled_s(self, now: float) -> float:
+        """For how long a frame has been received in part, without progress."""
+
+    def sending_stalled_s(self, now: float) -> float:
+        """For how long bytes have waited to leave, without progress."""
+
+
 @dataclass
 class Shared:
     """What all connections of a server, or all outgoing ones of a process, have in common."""
 
     limits: Limits
-    incoming: Budget = field(init=False)
-    outgoing: Budget = field(init=False)
+    incoming: Budget[Owner] = field(init=False)
+    outgoing: Budget[Owner] = field(init=False)
     crypto: trio.CapacityLimiter = field(init=False)
     """Threads that encipher and decipher."""
     answering: int = 0
     """Requests that are being answered."""
 
     def __post_init__(self) -> None:
-        self.incoming = Budget(self.limits.bytes_in_flight)
-        self.outgoing = Budget(self.limits.bytes_in_flight)
+        limit = self.limits.bytes_in_flight
+        self.incoming = Budget(limit, lambda owner, now: owner.receiving_stalled_s(now))
+        self.outgoing = Budget(limit, lambda owner, now: owner.sending_stalled_s(now))
         self.crypto = trio.CapacityLimiter(4)
-
-
-class Owner(Protocol):
-    """The connection that a payload belongs to."""
-
-    name: str
-
-    def stalled_s(self, now: float) -> float:
-        """See `limits.Holder`."""
-
-    def drop(self, reason: str) -> None:
-        """See `limits.Holder`."""
 
 
 class Bulk:

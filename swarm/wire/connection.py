@@ -179,6 +179,11 @@ class Connection:
         """Whether no frame has been received in part."""
         return self.state is State.OPEN and not self._tail
 
+    @property
+    def is_receiving(self) -> bool:
+        """Whether the rest of a frame must come from the other side before anything else can happen."""
+        return not self.is_between_frames and self.state is not State.HELD
+
     def room(self) -> memoryview | None:
         """While a payload is collected: where its next bytes go, for receiving without a copy."""
         if self.state is State.PAYLOAD and not self._tail:

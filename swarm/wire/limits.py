@@ -5,10 +5,10 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import trio
 
@@ -72,37 +72,41 @@ class Pace:
 class Holder(Protocol):
     """Who holds memory of a budget, and can be made to give it back."""
 
-    def stalled_s(self, now: float) -> float:
-        """For how long it has not made use of the memory it holds."""
-
     def drop(self, reason: str) -> None:
         """Ends it."""
 
 
-class Budget:
-    """Bytes that may be held at the same time. Who waits is served in order; who stalls loses its share."""
+H = TypeVar("H", bound=Holder)
+
+
+class Budget(Generic[H]):
+    """Bytes that may be held at the same time. Who waits is served in order; who stalls loses its share.
+
+    ``stalled_s`` says for how many seconds a holder has made no use of what it holds.
+    """
 
     _LOOK_AGAIN_S = 0.25
-    _STALLED_S = 0.25
+    _STALLED_S = 1.0
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, stalled_s: Callable[[H, float], float]) -> None:
         self.limit = limit
         self.used = 0
-        self._holders: Counter[Holder] = Counter()
-        self._queue: list[trio.Event] = []
+        self._stalled_s = stalled_s
+        self._holders: Counter[H] = Counter()
+        self._queue: list[trio.lowlevel.ParkingLot] = []
 
-    def try_take(self, count: int, holder: Holder) -> bool:
+    def try_take(self, count: int, holder: H) -> bool:
         """Takes memory if there is enough and nobody waits."""
         if self._queue or not self._fits(count):
             return False
         self._take(count, holder)
         return True
 
-    async def take(self, count: int, holder: Holder) -> None:
+    async def take(self, count: int, holder: H) -> None:
         """Takes memory, waiting for it; a request larger than everything is granted when nothing is held."""
         if self.try_take(count, holder):
             return
-        turn = trio.Event()
+        turn = trio.lowlevel.ParkingLot()
         self._queue.append(turn)
         try:
             while self._queue[0] is not turn or not self._fits(count):
@@ -110,15 +114,13 @@ class Budget:
                 if first:
                     self._drop_stalled()
                 with trio.move_on_after(self._LOOK_AGAIN_S if first else math.inf):
-                    await turn.wait()
-                if turn.is_set():
-                    turn = self._queue[self._queue.index(turn)] = trio.Event()
+                    await turn.park()
             self._take(count, holder)
         finally:
             self._queue.remove(turn)
             self._wake()
 
-    def give_back(self, count: int, holder: Holder) -> None:
+    def give_back(self, count: int, holder: H) -> None:
         """Returns memory."""
         self.used -= count
         self._holders[holder] -= count
@@ -129,18 +131,18 @@ class Budget:
     def _fits(self, count: int) -> bool:
         return self.used + count <= self.limit or self.used == 0
 
-    def _take(self, count: int, holder: Holder) -> None:
+    def _take(self, count: int, holder: H) -> None:
         self.used += count
         self._holders[holder] += count
 
     def _wake(self) -> None:
         if self._queue:
-            self._queue[0].set()
+            self._queue[0].unpark_all()
 
     def _drop_stalled(self) -> None:
         now = trio.current_time()
-        for holder in [h for h in self._holders if h.stalled_s(now) > self._STALLED_S]:
-            holder.drop("it took too long to take its replies while others waited")
+        for holder in [h for h in self._holders if self._stalled_s(h, now) > self._STALLED_S]:
+            holder.drop("it stalled while others waited for its memory")
 
 
 class Sources:

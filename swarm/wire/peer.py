@@ -165,10 +165,13 @@ class Peer:
         await self._link.aclose()
         self._closed.set()
 
-    def stalled_s(self, now: float) -> float:
-        """For how long a frame under way, in either direction, has made no progress."""
-        reading = 0.0 if self._connection.is_between_frames else now - self._read_at
-        return max(reading, self._outbox.stalled_s(now))
+    def receiving_stalled_s(self, now: float) -> float:
+        """For how long a frame has been received in part, without progress."""
+        return now - self._read_at if self._connection.is_receiving else 0.0
+
+    def sending_stalled_s(self, now: float) -> float:
+        """For how long bytes have waited to leave, without progress."""
+        return self._outbox.stalled_s(now)
 
     # ---------------------------------------------------------------- sending
 
