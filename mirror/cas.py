@@ -98,7 +98,7 @@ class Store:
 
     def has(self, address: bytes, size: int) -> bool:
         """Whether the chunk is here and right; reads all of it the first time."""
-        return self.read_into(address, size, 0, memoryview(b""))
+        return self.read_into(address, size, 0, memoryview(bytearray()))
 
     def _check(self, descriptor: int, address: bytes, size: int) -> memoryview | None:
         """The content, if the open file holds chunk `address`; it is then believed while its stamp stays."""

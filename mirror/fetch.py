@@ -165,8 +165,11 @@ class Mirror:
                 nursery.start_soon(self._prefetch)
 
     def close(self) -> None:
-        """Fails every read from now on."""
+        """Fails every read that needs more than the store has, from now on and those under way."""
         self._closed = True
+        self._queue.clear()
+        if self._flights is not None:
+            self._flights.close()
 
     async def _prefetch(self) -> None:
         while True:

@@ -28,6 +28,7 @@ class Flight:
     """A chunk on its way."""
 
     def __init__(self) -> None:
+        self.scope = trio.CancelScope()
         self._done = trio.Event()
         self._data: Buffer = b""
         self._error: OSError | None = None
@@ -116,12 +117,18 @@ class Flights:
             self._nursery.start_soon(self._fly, chunk, flight)
         return flight
 
+    def close(self) -> None:
+        """Ends all flights; who waits for one gets MirrorClosed."""
+        for flight in self._flying.values():
+            flight.scope.cancel()
+
     async def _fly(self, chunk: Chunk, flight: Flight) -> None:
         try:
-            async with self._window:
-                data = await self._obtain(chunk)
-            self.fetched_bytes += chunk.size
-            flight.land(data)
+            with flight.scope:
+                async with self._window:
+                    data = await self._obtain(chunk)
+                self.fetched_bytes += chunk.size
+                flight.land(data)
         except OSError as error:
             flight.crash(error)
         finally:

@@ -5,6 +5,7 @@ missing crosses over to the trio thread. Satisfies `engine.source.Source`.
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 import numpy as np
 import trio
@@ -21,13 +22,13 @@ class MirrorSource:
     def __init__(self, mirror: Mirror) -> None:
         """Made in the trio thread that runs the mirror."""
         self._mirror = mirror
-        self._tree = mirror.tree
+        self.tree = mirror.tree
         self._store = mirror.store
         self._token = trio.lowlevel.current_trio_token()
 
     def files(self) -> Mapping[str, int]:
         """Path to size in bytes, of every file."""
-        return self._tree.files
+        return self.tree.files
 
     def read(
         self, path: str, offset: int, length: int, readahead: Readahead | None = None
@@ -37,7 +38,7 @@ class MirrorSource:
 
         A reader that may run forward brings its own `Readahead`.
         """
-        spans = self._tree.spans(path, offset, length)
+        spans = self.tree.spans(path, offset, length)
         buffer = np.empty(length, np.uint8).data
         position = 0
         for span in spans:
@@ -51,7 +52,7 @@ class MirrorSource:
             rest = self._await(path, offset + position, length - position, readahead)
             buffer[position:] = memoryview(rest)
         elif readahead is not None:
-            start, stop = readahead.advance(offset, length, self._tree.size(path))
+            start, stop = readahead.advance(offset, length, self.tree.size(path))
             if start < stop:
                 self.prefetch([(path, start, stop - start)])
         return buffer
@@ -60,13 +61,18 @@ class MirrorSource:
         """A hint that these (path, offset, length) will be read soon; returns at once."""
         asked = list(ranges)
         for path, offset, length in asked:
-            self._tree.spans(
+            self.tree.spans(
                 path, offset, length
             )  # what is wrong with it is said here, not in the trio thread
         try:
             self._token.run_sync_soon(self._mirror.prefetch, asked)
         except trio.RunFinishedError:
             raise MirrorClosed(path=asked[0][0] if asked else "") from None
+
+    def close(self) -> None:
+        """Closes the mirror: reads of what is not in the store fail from now on, those under way too."""
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._mirror.close)
 
     def _await(self, path: str, offset: int, length: int, readahead: Readahead | None) -> memoryview:
         try:
