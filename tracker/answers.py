@@ -116,8 +116,7 @@ class Answers:
         holders: list[ChunkHolder] = []
         parts: list[bytes] = []
         room = MAX_HOLDERS_BYTES
-        for contact in found:
-            part = chunks.served.part(contact.key, wanted)
+        for contact, part in zip(found, _parts(chunks, found, wanted), strict=True):
             room -= len(part)
             if room < 0:
                 complete = False
@@ -139,9 +138,8 @@ class Answers:
         holders: list[ExpertHolder] = []
         parts: list[bytes] = []
         room = MAX_HOLDERS_BYTES
-        for contact in found:
+        for contact, ready in zip(found, _parts(experts, found, wanted), strict=True):
             entry = self._registry.get(contact.key)
-            ready = experts.served.part(contact.key, wanted)
             resident = experts.resident.get(contact.key, EMPTY.encode())
             room -= len(ready) + len(resident)
             if entry is None or room < 0:
@@ -199,7 +197,7 @@ class Answers:
     def _holders(
         self, caller: Peer, holdings: Holdings, wanted: IndexSet, most: int
     ) -> tuple[list[Contact], bool]:
-        asker = caller.address or UNKNOWN_PLACE
+        near = caller.address is not None and caller.address.is_loopback
         now_s = self._clock.monotonic_s()
         contacts: dict[PeerKey, Contact] = {}
 
@@ -207,7 +205,7 @@ class Answers:
             entry = self._registry.get(peer)
             if entry is None or peer == caller.key or (entry.is_doubtful(now_s) and not doubtful):
                 return False
-            contact = self._registry.contact(peer, asker, self._relay.reaches(peer))
+            contact = self._registry.contact(peer, near, self._relay.reaches(peer))
             if contact is None:
                 return False
             contacts[peer] = contact
@@ -229,6 +227,10 @@ class Answers:
         if root not in roots and len(roots) >= MODELS_A_PEER:
             raise TooManyHoldings(peer=entry.key, limit=MODELS_A_PEER)
         self._catalogue.note(entry.key, root)
+
+
+def _parts(holdings: Holdings, found: list[Contact], wanted: IndexSet) -> list[bytes]:
+    return holdings.served.parts([contact.key for contact in found], wanted)
 
 
 def _wanted(payload: Buffer, total: int) -> IndexSet:

@@ -97,7 +97,7 @@ def _settle(
 def _exchange(replicas: Counts, ready: Counts, mine: Mask, most_moved: int, turn: int, fill: _Fill) -> None:
     """Gives up what enough others hold for what is rarer, at most `most_moved` indices."""
     offered = _most_replicated(replicas, mine & (ready > 0), most_moved, turn)
-    rarest = np.sort(_smallest(replicas[~mine], len(offered)))
+    rarest = _smallest(replicas[~mine], len(offered))
     offered = offered[: len(rarest)]
     gain = replicas[offered] - rarest
     # Moving must not move back: an index nobody else holds is worth one replica, others two.
@@ -110,16 +110,14 @@ def _exchange(replicas: Counts, ready: Counts, mine: Mask, most_moved: int, turn
 
 def _take_chunks(replicas: Counts, taken: Mask, room: int, turn: int) -> None:
     """Marks the `room` rarest indices, those of one level in cyclic order from `turn`."""
-    free = np.flatnonzero(~taken)
-    levels = replicas[free]
-    for level in np.flatnonzero(np.bincount(levels)):
-        candidates = free[levels == level]
-        start = int(np.searchsorted(candidates, turn % len(replicas)))
-        chosen = np.concatenate((candidates[start:], candidates[:start]))[:room]
-        taken[chosen] = True
-        room -= len(chosen)
-        if room <= 0:
-            return
+    up_to = np.cumsum(np.bincount(replicas[~taken]))
+    last = int(np.searchsorted(up_to, room))  # the level that no longer fits whole
+    rarer = ~taken & (replicas < last)
+    candidates = np.flatnonzero(~taken & (replicas == last))
+    room -= np.count_nonzero(rarer)
+    start = int(np.searchsorted(candidates, turn % len(replicas))) if len(replicas) else 0
+    taken |= rarer
+    taken[np.concatenate((candidates[start:], candidates[:start]))[:room]] = True
 
 
 def _take_experts(layout: ExpertLayout, replicas: Counts, taken: Mask, room: int, turn: int) -> None:
@@ -160,7 +158,10 @@ def _most_replicated(replicas: Counts, among: Mask, count: int, turn: int) -> np
 
 
 def _smallest(values: Counts, count: int) -> Counts:
-    return np.partition(values, count)[:count] if count < len(values) else values
+    """The `count` smallest values (all, when there are fewer), increasing."""
+    frequencies = np.bincount(values)
+    needed = int(np.searchsorted(np.cumsum(frequencies), count)) + 1
+    return np.repeat(np.arange(len(frequencies), dtype=np.int32)[:needed], frequencies[:needed])[:count]
 
 
 def _mask(held: IndexSet, total: int) -> Mask:

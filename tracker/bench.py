@@ -158,19 +158,20 @@ async def _questions(
         start = luck.randrange(CHUNKS - 64)
         return IndexSet.from_ranges([(start, start + 64)]).encode()
 
-    held = IndexSet.from_ranges([(1000, 1000 + DISK_CHUNKS)])
-    scattered = IndexSet(luck.getrandbits(CHUNKS)).encode()
+    held = [IndexSet.from_ranges([(start, start + DISK_CHUNKS)]).encode() for start in (1000, 40_000)]
+    scattered = [IndexSet(luck.getrandbits(CHUNKS)).encode() for _ in range(2)]
     experts = IndexSet.from_ranges([(0, EXPERTS_CARRIED)]).encode()
 
-    def hold(data: bytes) -> Awaitable[object]:
-        return asker.request(HoldChunks(generation, number(), 0, root, (len(data),)), data)
+    def hold(sets: list[bytes]) -> Awaitable[object]:
+        revision = number()
+        data = sets[revision % 2]
+        return asker.request(HoldChunks(generation, revision, 0, root, (len(data),)), data)
 
-    async def change() -> None:
+    def change() -> Awaitable[object]:
         added, removed = few(), few()
         revision = number()
-        message = HoldChunks(generation, revision + 1, revision, root, (len(added), len(removed)))
-        number()
-        await asker.request(message, added + removed)
+        message = HoldChunks(generation, revision, revision - 1, root, (len(added), len(removed)))
+        return asker.request(message, added + removed)
 
     def hold_experts() -> Awaitable[object]:
         message = HoldExperts(generation, number(), root, PROFILE, False, (len(experts),) * 2)
@@ -182,12 +183,11 @@ async def _questions(
         "find all chunks": lambda: asker.request(FindChunks(root)),
         "find 64 chunks": lambda: asker.request(FindChunks(root), few()),
         "find all experts": lambda: asker.request(FindExperts(root, PROFILE)),
-        "hold a range": lambda: hold(held.encode()),
+        "hold 20,000 chunks": lambda: hold(held),
+        "change 128 chunks": change,
         "hold 150,000 scattered chunks": lambda: hold(scattered),
         "hold experts": hold_experts,
-        "assign 20,000 chunks": lambda: asker.request(
-            AssignChunks(generation, root, DISK_CHUNKS), held.encode()
-        ),
+        "assign 20,000 chunks": lambda: asker.request(AssignChunks(generation, root, DISK_CHUNKS), held[0]),
         "assign 256 experts": lambda: asker.request(
             AssignExperts(generation, root, PROFILE, EXPERTS_CARRIED), experts
         ),
@@ -247,13 +247,11 @@ def main(arguments: Sequence[str]) -> None:
         figures = [vars(figure) for figure in result.figures]
         print(json.dumps(vars(result) | {"figures": figures}))
         return
-    print(
-        f"{result.peers} peers registered, {result.heartbeats_per_s:.0f} heartbeats a second beside the questions"
-    )
+    beside = f"{result.heartbeats_per_s:.0f} heartbeats a second beside the questions"
+    print(f"{result.peers} peers registered, {beside}; milliseconds")
+    print(f"{'question':32} {'p50':>8} {'p99':>8} {'worst':>8}")
     for figure in result.figures:
-        print(
-            f"{figure.question:32} p50 {figure.p50_ms:7.3f}  p99 {figure.p99_ms:7.3f}  max {figure.worst_ms:7.3f} ms"
-        )
+        print(f"{figure.question:32} {figure.p50_ms:8.3f} {figure.p99_ms:8.3f} {figure.worst_ms:8.3f}")
     print(f"relay: {result.relay_bytes_per_s / 1e6:.0f} MB/s through one stream, ends in the same process")
 
 

@@ -7,7 +7,7 @@ names. How often each index is held is kept as an array and never recounted.
 The index knows nothing of addresses, lifetimes or what an index stands for (`swarm.wire.holdings`).
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Generic, TypeVar
@@ -135,16 +135,24 @@ class HoldingIndex(Generic[PeerId]):
             self._at_least[partial] = int.from_bytes(packed.tobytes(), "little")
         return IndexSet(self._at_least[partial])
 
-    def part(self, peer: PeerId, wanted: IndexSet) -> bytes:
-        """Which of the wanted indices a peer holds, encoded."""
-        if peer in self._whole:
-            return wanted.encode()
-        if wanted == self._everything:
-            return self.encoded(peer)
+    def parts(self, peers: Iterable[PeerId], wanted: IndexSet) -> list[bytes]:
+        """Which of the wanted indices each of the peers holds, encoded."""
+        whole = wanted.encode()
+        everything = wanted == self._everything
+        return [
+            whole
+            if peer in self._whole
+            else self.encoded(peer)
+            if everything
+            else IndexSet(self._within(peer, wanted)).encode()
+            for peer in peers
+        ]
+
+    def _within(self, peer: PeerId, wanted: IndexSet) -> int:
         bits = 0
         for block in self._touched(wanted):
             bits |= self._blocks[block].get(peer, 0) << block * BLOCK_INDICES
-        return IndexSet(bits & wanted.bits).encode()
+        return bits & wanted.bits
 
     def holders(
         self,

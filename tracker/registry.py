@@ -54,8 +54,10 @@ class Entry:
     generation: int
     network: str
     address: Address | None
+    loopback: bool
+    """Whether that address is on the loopback interface."""
     local: bool
-    """Whether it listens on the loopback interface only."""
+    """Whether the peer listens there only."""
     agent: str
     deadline_s: float
     sequence: int = -1
@@ -120,6 +122,7 @@ class Registry:
             generation=self._generation,
             network=network,
             address=address,
+            loopback=address is not None and address.is_loopback,
             local=local,
             agent=agent,
             deadline_s=now_s + self.limits.lifetime_s,
@@ -171,13 +174,16 @@ class Registry:
             silent.append(key)
         return silent
 
-    def contact(self, key: PeerKey, asker: Address, relay: bool) -> Contact | None:
-        """How `asker` may reach a peer; None when there is no way. `relay` says that the relay reaches it."""
+    def contact(self, key: PeerKey, near: bool, relay: bool) -> Contact | None:
+        """How somebody may reach a peer; None when there is no way.
+
+        `near`: whoever asks is on the tracker's loopback interface; `relay`: the relay reaches the peer.
+        """
         entry = self._entries.get(key)
         if entry is None:
             return None
         address = entry.address
-        if address is not None and address.is_loopback and not asker.is_loopback:
+        if address is not None and entry.loopback and not near:
             address = None if entry.local else Address("", address.port)
         if address is None:
             return Contact(key, "", 0, relay=True) if relay else None

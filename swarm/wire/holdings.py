@@ -119,9 +119,9 @@ class IndexSet:
 
     def encode(self) -> bytes:
         """The canonical encoding described at the top."""
-        starts, stops = _runs_of_bits(self._bits)
         bitmap_length = (self._bits.bit_length() + 7) // 8
-        if 2 * len(starts) <= bitmap_length:
+        if 2 * (self._bits & ~(self._bits << 1)).bit_count() <= bitmap_length:
+            starts, stops = _runs_of_bits(self._bits)
             numbers = np.empty(2 * len(starts), dtype=np.int64)
             numbers[0::2] = starts - np.concatenate(([0], stops[:-1])) if len(starts) else starts
             numbers[1::2] = stops - starts

@@ -82,19 +82,19 @@ def test_quotas_of_networks_and_of_all() -> None:
 def test_loopback_addresses_are_for_the_loopback_only() -> None:
     peers = registry()
     join(peers, 1, HERE)
-    assert peers.contact(key(1), HERE, False) == Contact(key(1), "127.0.0.1", 7300, False)
-    assert peers.contact(key(1), THERE, False) == Contact(key(1), "", 7300, False)
+    assert peers.contact(key(1), True, False) == Contact(key(1), "127.0.0.1", 7300, False)
+    assert peers.contact(key(1), False, False) == Contact(key(1), "", 7300, False)
     peers.register(key(1), HERE, HERE, True, "test", 0)
-    assert peers.contact(key(1), THERE, False) is None
-    assert peers.contact(key(1), THERE, True) == Contact(key(1), "", 0, True)
+    assert peers.contact(key(1), False, False) is None
+    assert peers.contact(key(1), False, True) == Contact(key(1), "", 0, True)
 
 
 def test_an_unreachable_peer_is_named_only_with_its_relay() -> None:
     peers = registry()
     peers.register(key(1), THERE, None, False, "test", 0)
-    assert peers.contact(key(1), THERE, False) is None
-    assert peers.contact(key(1), THERE, True) == Contact(key(1), "", 0, True)
-    assert peers.contact(key(2), THERE, True) is None
+    assert peers.contact(key(1), False, False) is None
+    assert peers.contact(key(1), False, True) == Contact(key(1), "", 0, True)
+    assert peers.contact(key(2), False, True) is None
 
 
 @pytest.mark.parametrize(
