@@ -8,7 +8,15 @@ import click
 from swarm.peers.network import NetworkThread
 from swarm.peers.session import Session, join
 from swarm.peers.settings import home, load_remembered
-from swarm.peers.target import parse_target
+from swarm.peers.target import Target, parse_target
+
+
+def where(target: str | None, token: str | None) -> Target:
+    """The swarm at a target, or the one used last. A usage error when there is neither."""
+    text = target or load_remembered(home().settings).swarm
+    if text is None:
+        raise click.UsageError("Say where the swarm is: its invite, or --tracker HOST[:PORT].")
+    return parse_target(text, token)
 
 
 @contextmanager
@@ -20,9 +28,6 @@ def joined(
     Raises:
         SwarmError: the target is malformed, or the swarm refuses or cannot be reached.
     """
-    paths = home()
-    where = target or load_remembered(paths.settings).swarm
-    if where is None:
-        raise click.UsageError("Say where the swarm is: its invite, or --tracker HOST[:PORT].")
+    place = where(target, token)
     with NetworkThread() as network:
-        yield network, network.enter(join, parse_target(where, token), paths, offline)
+        yield network, network.enter(join, place, home(), offline)

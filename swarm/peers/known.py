@@ -32,7 +32,7 @@ class KnownTrackers:
         content = json.dumps({place: known[place].hex() for place in sorted(known)}, indent=1)
         write_atomically(self._path, content.encode() + b"\n")
 
-    def keys(self) -> tuple[PeerKey, ...]:
+    def all_keys(self) -> tuple[PeerKey, ...]:
         """All keys, each once, sorted. Raises KnownTrackersDamaged."""
         return tuple(sorted(set(self._load().values())))
 

@@ -5,6 +5,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import trio
+
 from mirror.fetch import Mirror, Progress
 from mirror.source import MirrorSource
 from swarm.errors import SwarmError
@@ -13,6 +15,7 @@ from swarm.trust.manifest import Manifest, SignedManifest
 from swarm.wire.keys import PeerKey
 
 SPEED_OVER_S = 3.0
+TELL_EVERY_S = 0.25
 
 
 class NoModels(SwarmError):
@@ -85,8 +88,27 @@ class OpenModel:
     mirror: Mirror
     source: SignedSource
     replicas: SwarmReplicas
-    notices: tuple[str, ...] = ()
+    notices: tuple[str, ...]
     """What a user should know about it, such as how old it is when the swarm does not answer."""
+
+    async def fetch_all(self, show: Callable[[int], None] = lambda _: None) -> None:
+        """Brings all of the model to this machine; `show` hears now and then of the bytes that are here.
+
+        Raises:
+            ReadFailed, OSError: some of it cannot be had or stored.
+        """
+        tree = self.mirror.tree
+
+        async def tell() -> None:
+            while True:
+                show(self.mirror.progress.verified_bytes)
+                await trio.sleep(TELL_EVERY_S)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tell)
+            await self.mirror.ensure(tree.chunk(index) for index in range(tree.chunk_count))
+            nursery.cancel_scope.cancel()
+        show(self.mirror.progress.verified_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from swarm.peers.models import (
     WrongManifest,
 )
 from swarm.peers.replicas import SwarmReplicas
-from swarm.peers.settings import Home
+from swarm.peers.settings import Home, load_remembered
 from swarm.peers.target import Target
 from swarm.peers.tracking import TrackerClient, TrackerSilent
 from swarm.trust.identity import Identity
@@ -249,7 +249,8 @@ async def join(target: Target, home: Home, offline: bool = False) -> AsyncIterat
     """
     identity = await trio.to_thread.run_sync(Identity.load_or_create, home.identity_key)
     known = await trio.to_thread.run_sync(KnownTrackers(home.known_trackers).key, target.address)
-    store = await trio.to_thread.run_sync(Store, home.chunks)
+    remembered = await trio.to_thread.run_sync(load_remembered, home.settings)
+    store = await trio.to_thread.run_sync(partial(Store, limit_bytes=remembered.cache_bytes), home.chunks)
     try:
         async with trio.open_nursery() as nursery:
             links = Links(nursery, identity, target.token)

@@ -91,6 +91,8 @@ class Remembered:
     """The tracker's address or the invite used last."""
     model: str | None = None
     """The model chosen last."""
+    cache_bytes: int | None = None
+    """The most space for chunks; None: no limit."""
 
 
 def load_remembered(path: Path) -> Remembered:
@@ -114,12 +116,13 @@ def load_remembered(path: Path) -> Remembered:
     known = {field.name for field in fields(Remembered)}
     answers: dict[str, Any] = {name: value for name, value in stored.items() if name in known}
     for name, value in answers.items():
-        if value is not None and not isinstance(value, str):
-            raise SettingsDamaged(path=path, reason=f"{name} is not text")
+        kind = int if name == "cache_bytes" else str
+        if value is not None and type(value) is not kind:
+            raise SettingsDamaged(path=path, reason=f"{name} is not a {kind.__name__}")
     return Remembered(**answers)
 
 
-def remember(path: Path, **answers: str | None) -> Remembered:
+def remember(path: Path, **answers: Any) -> Remembered:
     """Keeps further answers and gives all of them. The file is 0600: an invite is a secret."""
     remembered = replace(load_remembered(path), **answers)
     write_atomically(path, (json.dumps(asdict(remembered), indent=2) + "\n").encode())

@@ -1,0 +1,151 @@
+"""`swarm cache`: the chunks kept on this machine."""
+
+from datetime import UTC, datetime
+
+import click
+
+from swarm.cli.options import SIZE, parse_target, swarm_options
+
+
+@click.group("cache", short_help="Look after the chunks kept on this machine.")
+def command() -> None:
+    """Look after the chunks kept on this machine.
+
+    Chunks are shared by all models; whatever is removed is fetched again when it is read.
+    """
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def list_models(as_json: bool) -> None:
+    """Show the models that were used here, and how much of each is here."""
+    from mirror.cas import Store
+    from swarm.cli.output import emit_json, size, table
+    from swarm.peers.kept import take_stock
+    from swarm.peers.settings import home, load_remembered
+
+    paths = home()
+    limit = load_remembered(paths.settings).cache_bytes
+    with Store(paths.chunks) as store:
+        stock = take_stock(paths, store)
+    if as_json:
+        models = [
+            {
+                "name": kept.manifest.name,
+                "version": kept.manifest.version,
+                "operator": kept.remembered.signed.keyring.latest.hex(),
+                "bytes": kept.manifest.total_bytes,
+                "here_bytes": kept.here_bytes,
+                "issued": kept.manifest.issued,
+                "expires": kept.manifest.expires,
+            }
+            for kept in stock.models
+        ]
+        emit_json({
+            "models": models, "used_bytes": stock.used_bytes, "orphan_bytes": stock.orphan_bytes,
+            "limit_bytes": limit, "path": str(paths.chunks),
+        })  # fmt: skip
+        return
+    if stock.models:
+        heads = ("MODEL", "VERSION", "HERE", "SIZE", "SIGNED", "OPERATOR")
+        print(table(heads, [
+            (
+                kept.manifest.name,
+                str(kept.manifest.version),
+                size(kept.here_bytes),
+                size(kept.manifest.total_bytes),
+                str(datetime.fromtimestamp(kept.manifest.issued, UTC).date()),
+                kept.remembered.signed.keyring.latest.hex()[:16],
+            )
+            for kept in stock.models
+        ]))  # fmt: skip
+    bound = "no limit" if limit is None else f"limit {size(limit)}"
+    print(f"{size(stock.used_bytes)} in {paths.chunks} ({bound}).")
+    if stock.orphan_bytes:
+        print(f"{size(stock.orphan_bytes)} belong to no model in use; `swarm cache gc` removes them.")
+
+
+@command.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def verify(ctx: click.Context, as_json: bool) -> None:
+    """Check every chunk against its hash; damaged ones are removed.
+
+    Exit code 1 when there were any.
+    """
+    from mirror.cas import Store
+    from swarm.cli.output import byte_progress, emit_json, size
+    from swarm.peers.settings import home
+
+    checked = damaged = done = 0
+    with Store(home().chunks) as store, byte_progress("Checking") as show:
+        total = store.used_bytes
+        for kept, right in store.verify():
+            checked += 1
+            damaged += not right
+            done += kept.bytes
+            show(done, max(total, done), "")
+    if as_json:
+        emit_json({"checked": checked, "damaged": damaged, "bytes": done})
+    else:
+        removed = (
+            f"{damaged} damaged, removed; they are fetched again when they are read"
+            if damaged
+            else "all right"
+        )
+        print(f"{checked} chunks ({size(done)}): {removed}.")
+    ctx.exit(1 if damaged else 0)
+
+
+@command.command()
+@click.option("--all", "everything", is_flag=True, help="Remove every chunk.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def gc(everything: bool, as_json: bool) -> None:
+    """Remove the chunks that belong to no model in use."""
+    from mirror.cas import Store
+    from swarm.cli.output import emit_json, size
+    from swarm.peers.kept import accepted, addresses
+    from swarm.peers.settings import home
+
+    paths = home()
+    wanted = set() if everything else addresses(accepted(paths))
+    with Store(paths.chunks) as store:
+        freed = store.gc(wanted)
+    if as_json:
+        emit_json({"freed_bytes": freed})
+    else:
+        print(f"{size(freed)} freed.")
+
+
+@command.command()
+@click.argument("size", metavar="SIZE|none")
+def limit(size: str) -> None:
+    """Bound the space for chunks, such as 50GB; `none` takes the bound away.
+
+    When it is reached, what was not used for longest makes room.
+    """
+    from swarm.cli.output import say
+    from swarm.cli.output import size as shown
+    from swarm.peers.settings import home, remember
+
+    count = None if size == "none" else SIZE.convert(size, None, None)
+    remember(home().settings, cache_bytes=count)
+    say("No limit from now on." if count is None else f"At most {shown(count)} from now on.")
+
+
+@command.command()
+@swarm_options
+@click.option("--model", metavar="NAME", help="Which model, where the swarm has several.")
+def prefetch(invite: str | None, tracker: str | None, token: str | None, model: str | None) -> None:
+    """Fetch all of a model, so that it can be used offline."""
+    from swarm.cli.joining import joined
+    from swarm.cli.output import byte_progress, say, size
+
+    with joined(parse_target(invite, tracker), token) as (network, session):
+        found = network.call(session.open_model, model)
+        tree = found.mirror.tree
+        before = found.mirror.progress
+        with byte_progress(f"Fetching {found.info.name}") as show:
+            network.call(found.fetch_all, lambda done: show(done, tree.total_bytes, ""))
+        fetched = found.mirror.progress.fetched_bytes - before.fetched_bytes
+        say(f"{found.info.name} version {found.info.version} is complete here; {size(fetched)} were fetched.")
