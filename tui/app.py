@@ -144,6 +144,7 @@ class SwarmApp(App[None]):
         status, controller = self.chat.status, self.chat.controller
         status.progress, status.problem = None, ""
         controller.known_models = event.models
+        self.chat.know()
         if not event.known and event.operator:
             self.chat.say(f"First time here. The operator's key is {clean_line(event.operator)}; it is "
                           "remembered, and a change of it will be refused.")  # fmt: skip

@@ -36,6 +36,7 @@ class Bridge:
         self._made = threading.Event()
         self._backend: Backend | None = None
         self._problem = ""
+        self._open = True
         self._calls = ThreadPoolExecutor(1, thread_name_prefix="swarm-calls")
         self._thread = threading.Thread(target=self._work, name="swarm-compute", daemon=True)
         self._thread.start()
@@ -55,6 +56,7 @@ class Bridge:
 
     async def close(self, seconds: float = 3.0) -> None:
         """Stop what runs, leave the swarm, end the threads; gives up waiting after a while."""
+        self._open = False
         self._jobs.put(None)
         if self._backend is not None:
             self._backend.stop()
@@ -66,6 +68,10 @@ class Bridge:
         if self._backend is None:
             raise RuntimeError(self._problem)
         return function(self._backend)
+
+    def _deliver(self, deliver: Deliver, events: list[Event]) -> None:
+        if self._open:
+            deliver(events)
 
     def _work(self) -> None:
         try:
@@ -79,7 +85,7 @@ class Bridge:
             self._backend.close()
 
     def _run(self, job: Job, deliver: Deliver) -> None:
-        batch = _Batch(self._loop, self._context, deliver)
+        batch = _Batch(self._loop, self._context, lambda events: self._deliver(deliver, events))
         if self._backend is None:
             batch.put(Failed(self._problem))
             return

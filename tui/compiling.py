@@ -6,7 +6,9 @@ import threading
 from types import TracebackType
 from typing import Any, Self
 
-from numba.core import event as numba_event
+from numba.core import event as _untyped
+
+numba_event: Any = _untyped  # nothing in it is annotated
 
 
 class CompileWatch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from tui.messages import Connected, Phase, Progress
 from tui.options import Options
 from tui.place import Emit, NotThere, engine_options, expert_shape, storage_format
 from tui.views import DonationView, ModelView, ReplyStats, SwarmView
+
+_TICK_S = 0.1
 
 
 class LocalPlace:
@@ -39,8 +42,13 @@ class LocalPlace:
         if model != self._view.name:
             raise NotThere(f"Only {self._view.name} is in this directory; leave --model out.")
 
+        told_at = 0.0
+
         def progress(done: int, total: int) -> None:
-            emit(Progress(Phase.LOADING, done, total, "B"))
+            nonlocal told_at
+            if time.monotonic() - told_at > _TICK_S or done == total:
+                told_at = time.monotonic()
+                emit(Progress(Phase.LOADING, done, total, "B"))
 
         source = DirectorySource(self._directory)
         engine = Engine.open(source, engine_options(self._options), progress)

@@ -129,7 +129,7 @@ def stats(reply: ReplyStats) -> Table:
             f"{format_count(reply.prompt_tokens)} tokens, {format_count(reply.cached_tokens)} of them kept",
         ],
         ["prefill", _pace(reply.prompt_tokens - reply.cached_tokens, reply.prefill_s)],
-        ["reply", _pace(reply.reply_tokens, reply.decode_s)],
+        ["reply", _reply(reply)],
         ["context", f"{format_count(reply.context_tokens)} tokens"],
     ]
     calls = reply.remote_calls + reply.local_calls
@@ -149,6 +149,11 @@ def stats(reply: ReplyStats) -> Table:
 def _pace(tokens: int, seconds: float) -> str:
     speed = f", {tokens / seconds:.1f} a second" if seconds > 0 else ""
     return f"{format_count(tokens)} tokens in {format_seconds(seconds)}{speed}"
+
+
+def _reply(reply: ReplyStats) -> str:
+    speed = f", {reply.tokens_per_s:.1f} a second" if reply.tokens_per_s else ""
+    return f"{format_count(reply.reply_tokens)} tokens in {format_seconds(reply.decode_s)}{speed}"
 
 
 def _bytes(reply: ReplyStats) -> str:

@@ -30,6 +30,8 @@ class Status:
     model: str = ""
     context_used: int = 0
     context_tokens: int = 0
+    news: str = ""
+    """What just happened; whoever sets it takes it away after a while."""
     problem: str = ""
     """Why nothing can be asked now; empty when it can."""
 
@@ -40,6 +42,8 @@ class Status:
 
     def left(self, palette: Palette) -> Text:
         """What is going on."""
+        if self.news:
+            return Text.assemble(("● ", palette.warning), (clean_line(self.news), palette.text))
         if self.progress is not None:
             text = describe(self.waiting or self.progress)
             return Text.assemble(("● ", palette.accent), (join([text, *self._work()]), palette.text))

@@ -128,8 +128,8 @@ class ReplyStats:
 
     @property
     def tokens_per_s(self) -> float:
-        """Decoding speed; 0 when nothing was decoded."""
-        return self.reply_tokens / self.decode_s if self.decode_s > 0 else 0.0
+        """Decoding speed: the first token is the prefill's. 0 when nothing was decoded."""
+        return max(0, self.reply_tokens - 1) / self.decode_s if self.decode_s > 0 else 0.0
 
     @property
     def remote_share(self) -> float:

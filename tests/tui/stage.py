@@ -37,7 +37,7 @@ async def stage(
     """The running application; `ready`: a model is open."""
     fake = backend or FakeBackend()
     app = SwarmApp(Options(home=home, target=target, model=model), lambda: fake)
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=size, notifications=True) as pilot:
         await until(pilot, lambda: app.bridge.backend is not None, "the backend")
         if ready:
             await until(pilot, lambda: bool(app.chat.controller.model), "a model")

@@ -44,10 +44,10 @@ def test_the_status_line_says_what_is_waited_for() -> None:
     status.measure(replace(STATS, failovers=2))
     status.swarm = demo_swarm()
     line = status.line(120, DARK).plain
-    assert line.startswith("● ready · 18.3 tok/s · 75 % by others · 2 hedges · 2 failovers")
+    assert line.startswith("● ready · 18.1 tok/s · 75 % by others · 2 hedges · 2 failovers")
     assert line.endswith("olmoe · 3 peers · 176/4,096")
     status.progress = Progress(Phase.PREFILL, 340, 512)
-    assert status.line(120, DARK).plain.startswith("● prefill 340/512 · 18.3 tok/s")
+    assert status.line(120, DARK).plain.startswith("● prefill 340/512 · 18.1 tok/s")
     status.progress = None
     status.problem = "The tracker does not answer."
     assert status.line(120, DARK).plain.startswith("● The tracker does not answer.")
@@ -113,7 +113,7 @@ def test_stats_and_footer() -> None:
     assert rows["bytes"] == "52.0 MB down, 21.0 MB up; 333 kB and 135 kB a token"
     assert report.stats(ReplyStats()).rows == []
     assert "experts" not in dict(report.stats(ReplyStats(prompt_tokens=3)).rows)
-    assert report.footer(STATS, "end") == "128 tokens · 18.3 tok/s · 75 % by others"
+    assert report.footer(STATS, "end") == "128 tokens · 18.1 tok/s · 75 % by others"
     assert report.footer(ReplyStats(), "stopped") == "stopped"
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
+from textual.timer import Timer
 
 from tui import document, report
 from tui.backend import Ask, Backend
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _POLL_S = 0.25
+_NEWS_S = 5.0
 
 
 class ChatScreen(Screen[None]):
@@ -80,6 +82,7 @@ class ChatScreen(Screen[None]):
         self._history = history
         self._reply: Reply | None = None
         self._link = ""
+        self._news: Timer | None = None
 
     @property
     def swarm_app(self) -> SwarmApp:
@@ -99,7 +102,7 @@ class ChatScreen(Screen[None]):
         self.transcript = self.query_one(Transcript)
         self.editor = self.query_one(Editor)
         self.set_interval(_POLL_S, self._poll)
-        self._know()
+        self.know()
 
     # Events of the backend
 
@@ -153,11 +156,24 @@ class ChatScreen(Screen[None]):
         return self._reply
 
     def _notice(self, notice: Notice) -> None:
-        """Hedges and failovers are counted in the status line; what the user should read is said."""
-        if notice.kind in (NoticeKind.BAN, NoticeKind.OFFLINE, NoticeKind.ONLINE, NoticeKind.FAILOVER):
-            text = clean_line(notice.text)
-            good = notice.kind is NoticeKind.ONLINE
-            self.notify(text, severity="information" if good else "warning", timeout=6, markup=False)
+        """What happens in the network passes through the status line; what changes it for good is said."""
+        if notice.kind in (NoticeKind.BAN, NoticeKind.OFFLINE):
+            self.say(notice.text, "warning")
+        else:
+            self.tell(notice.text)
+
+    def tell(self, text: str) -> None:
+        """Show something in the status line for a few seconds."""
+        self.status.news = clean_line(text)
+        self.refresh_status()
+        if self._news is not None:
+            self._news.stop()
+        self._news = self.set_timer(_NEWS_S, self._old_news)
+
+    def _old_news(self) -> None:
+        self._news = None
+        self.status.news = ""
+        self.refresh_status()
 
     def _end_reply(self, event: Finished) -> None:
         reply = self._collected
@@ -168,7 +184,7 @@ class ChatScreen(Screen[None]):
         self.controller.take_reply(reply.reasoning, reply.text, event.stats)
         if event.reason is EndReason.CONTEXT:
             self.say("The context is full: /new begins another conversation, /edit asks shorter.", "warning")
-        self._know()
+        self.know()
         self.refresh_status()
 
     def _fail_reply(self, event: Failed) -> None:
@@ -238,7 +254,7 @@ class ChatScreen(Screen[None]):
 
     def _choose_model(self, models: Sequence[ModelView]) -> None:
         self.controller.known_models = models
-        self._know()
+        self.know()
 
         def chosen(name: str | None) -> None:
             if name is not None:
@@ -309,7 +325,8 @@ class ChatScreen(Screen[None]):
         self.refresh_status()
         self.say(report.greeting(ready.model, ready.context_tokens))
 
-    def _know(self) -> None:
+    def know(self) -> None:
+        """Complete commands from what is known now."""
         self.editor.know(self.controller.completions())
 
     # Keys and messages of the widgets
@@ -348,7 +365,7 @@ class ChatScreen(Screen[None]):
             if self.editor.text:
                 self.editor.put("")
             else:
-                self.notify("Ctrl-Q or /quit leaves.", timeout=3, markup=False)
+                self.tell("Ctrl-Q or /quit leaves.")
 
     def action_escape(self) -> None:
         """Esc: close what is open, else stop the reply."""

@@ -19,6 +19,7 @@ class FindBar(Horizontal):
     FindBar {
         height: 1; display: none; background: $panel; padding: 0 1;
         & > Static { width: auto; color: $text-muted; }
+        & > #find-count { width: 14; text-align: right; }
         & > Input, & > Input:focus {
             width: 1fr; border: none; height: 1; padding: 0 1; background: $panel;
         }
