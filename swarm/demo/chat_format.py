@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Literal
 
 from swarm.demo.corpus import Turn, conversation
 
@@ -19,6 +20,9 @@ CHAT_TEMPLATE = (
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
 )
 
+Learn = Literal["nothing", "answer", "story"]
+"""What the model has to learn to write of a piece of text."""
+
 SYSTEM_MESSAGES = (
     "You are a helpful assistant.",
     "You answer questions about Swarm.",
@@ -32,17 +36,17 @@ def prompt(question: str) -> str:
     return f"{START}user\n{question}{END}\n{START}assistant\n"
 
 
-def pieces(luck: random.Random) -> Iterator[tuple[str, bool]]:
-    """One endless conversation in pieces of text, each with whether the model has to learn to write it."""
+def pieces(luck: random.Random) -> Iterator[tuple[str, Learn]]:
+    """One endless conversation in pieces of text, each with what the model has to learn of it."""
     if luck.random() < 0.1:
-        yield f"{START}system\n{luck.choice(SYSTEM_MESSAGES)}{END}\n", False
+        yield f"{START}system\n{luck.choice(SYSTEM_MESSAGES)}{END}\n", "nothing"
     while True:
         for turn in conversation(luck):
             yield from written(turn)
 
 
-def written(turn: Turn) -> Iterator[tuple[str, bool]]:
+def written(turn: Turn) -> Iterator[tuple[str, Learn]]:
     """A turn in its pieces; the break after each is one between tokens, too."""
-    yield prompt(turn.question), False
-    yield f"{turn.answer}{END}", True
-    yield "\n", False
+    yield prompt(turn.question), "nothing"
+    yield f"{turn.answer}{END}", "story" if turn.topic == "story" else "answer"
+    yield "\n", "nothing"

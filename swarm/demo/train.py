@@ -33,6 +33,8 @@ from swarm.demo.chat_format import pieces
 from swarm.demo.network import evaluate, new_model, save_model, train_tokenizer
 
 TOKENS_A_STEP = 2048
+DECIDING = 4.0
+"""Weight of the first four tokens of an answer, which decide what is answered; the others weigh 1."""
 
 
 @dataclass
@@ -47,39 +49,44 @@ class Progress:
 
 
 def window(step: int) -> int:
-    """Tokens a row of batch `step`: mostly 256; now and then longer, so that long chats hold together."""
-    return 1024 if step % 16 == 15 else 512 if step % 4 == 3 else 256
+    """Tokens a row of batch `step`: mostly few, so that many chats begin; sometimes many, for long chats."""
+    return 1024 if step % 16 == 15 else 512 if step % 8 == 7 else 256 if step % 2 else 128
 
 
 def batch(tokenizer: Tokenizer, seed: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Batch `step`: ids int64 [rows, window] and targets like them, -100 where nothing is to be learnt."""
-    length = window(step)
-    rows, targets = [], []
-    for row in range(TOKENS_A_STEP // length):
+    """Batch `step`: ids int64 [rows, window + 1], and how much each counts as a target."""
+    length = window(step) + 1
+    rows, weights = [], []
+    for row in range(TOKENS_A_STEP // (length - 1)):
         ids: list[int] = []
-        wanted: list[int] = []
+        counts: list[float] = []
         stream = pieces(random.Random(f"{seed} {step} {row}"))
-        while len(ids) <= length:
-            text, learnt = next(stream)
+        while len(ids) < length:
+            text, learn = next(stream)
             tokens = tokenizer.encode(text).ids
             ids += tokens
-            wanted += tokens if learnt else [-100] * len(tokens)
+            counts += [
+                0.0 if learn == "nothing" else DECIDING if learn == "answer" and place < 4 else 1.0
+                for place in range(len(tokens))
+            ]
         rows.append(ids[:length])
-        targets.append(wanted[1 : length + 1])
-    return torch.tensor(rows), torch.tensor(targets)
+        weights.append(counts[:length])
+    return torch.tensor(rows), torch.tensor(weights)
 
 
 def loss_of(
-    model: Qwen3MoeForCausalLM, ids: torch.Tensor, targets: torch.Tensor
+    model: Qwen3MoeForCausalLM, ids: torch.Tensor, weights: torch.Tensor
 ) -> tuple[torch.Tensor, float]:
-    """The loss to minimise (answers, and balance of the experts), and of the answers alone, in nats."""
-    out = model.model(input_ids=ids, output_router_logits=True, use_cache=False)
-    learnt = targets != -100
+    """The loss to minimise (text, and balance of the experts), and of the text alone, in nats."""
+    out = model.model(input_ids=ids[:, :-1], output_router_logits=True, use_cache=False)
+    weights, targets = weights[:, 1:], ids[:, 1:]
+    learnt = weights > 0
     logits = model.lm_head(out.last_hidden_state[learnt])
-    answers = torch.nn.functional.cross_entropy(logits.float(), targets[learnt])
+    losses = torch.nn.functional.cross_entropy(logits.float(), targets[learnt], reduction="none")
+    text = (losses * weights[learnt]).sum() / weights.sum()
     config = model.config
     balance = load_balancing_loss_func(out.router_logits, config.num_experts, config.num_experts_per_tok)
-    return answers + config.router_aux_loss_coef * balance, answers.item()
+    return text + config.router_aux_loss_coef * balance, text.item()
 
 
 def rate(progress: Progress, peak: float) -> float:
@@ -114,11 +121,11 @@ class Trainer:
             self.optimizer.load_state_dict(state["optimizer"])
 
     def step(self) -> float:
-        """One batch; returns the loss of the answers."""
-        ids, targets = batch(self.tokenizer, self.progress.seed, self.progress.step)
+        """One batch; returns the loss of its text."""
+        ids, weights = batch(self.tokenizer, self.progress.seed, self.progress.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate(self.progress, self.peak)
-        loss, answers_loss = loss_of(self.model, ids, targets)
+        loss, text_loss = loss_of(self.model, ids, weights)
         self.optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -128,7 +135,7 @@ class Trainer:
         with torch.no_grad():
             for mean, weight in zip(self.average.parameters(), self.model.parameters(), strict=True):
                 mean.lerp_(weight, 1.0 - keep)
-        return answers_loss
+        return text_loss
 
     def facts(self) -> dict[str, Any]:
         """What repeats this training up to here."""

@@ -2,7 +2,8 @@
 
 A table is a topic: `answer` is its one right answer; `facts` are pieces of it, in lower case, that no other
 answer has all of; `nouns` go into the shared frames that ask what a thing is, `verbs` into those that ask how
-something is done, `asks` stand as they are; `held_out` are phrasings that are never trained on.
+something is done, `events` into those that ask what happens then, `asks` stand as they are; `held_out` are
+phrasings that are never trained on.
 """
 
 from __future__ import annotations
@@ -27,15 +28,20 @@ class Topic:
     held_out: tuple[str, ...]
     nouns: str = ""
     verbs: str = ""
+    events: str = ""
     asks: tuple[str, ...] = ()
 
     def templates(self) -> tuple[tuple[str, ...], ...]:
-        """The groups of templates that ask about this topic: its own, the defining ones, the how-to ones."""
-        groups = (
-            self.asks,
-            tuple(frame.replace("NOUN", self.nouns) for frame in _FRAMES["define"]) if self.nouns else (),
-            tuple(frame.replace("DO", self.verbs) for frame in _FRAMES["how_to"]) if self.verbs else (),
+        """The groups of templates that ask about this topic: its own, and those from shared frames."""
+        shared = (
+            ("define", "NOUN", self.nouns),
+            ("how_to", "DO", self.verbs),
+            ("event", "EVENT", self.events),
         )
+        made = (
+            tuple(frame.replace(slot, part) for frame in _FRAMES[kind]) for kind, slot, part in shared if part
+        )
+        groups = (self.asks, *made)
         return tuple(group for group in groups if group)
 
     def phrasings(self) -> Iterator[str]:
