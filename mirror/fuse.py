@@ -147,9 +147,8 @@ async def mount(
     nobody waits for bytes any more. FuseMissing, FuseForbidden, MountPointUnfit, MountFailed.
     """
     fuse = _library()
-    mountpoint = mountpoint.absolute()
     working_directory = Path.cwd()
-    await trio.to_thread.run_sync(prepare, mountpoint)
+    mountpoint = await trio.to_thread.run_sync(prepare, mountpoint)
     operations = ModelFiles(source, issued_s)
     ended = trio.Event()
     failure: list[str] = []
@@ -204,16 +203,17 @@ async def mount(
         raise MountFailed(mountpoint=mountpoint, reason=failure[0])
 
 
-def prepare(mountpoint: Path) -> None:
+def prepare(mountpoint: Path) -> Path:
     """Makes sure that something can be mounted there, clearing a mount left behind by a process that is gone.
 
-    FuseForbidden, MountPointUnfit.
+    The absolute path of it. FuseForbidden, MountPointUnfit.
     """
     if sys.platform == "linux":
         if not os.access("/dev/fuse", os.R_OK | os.W_OK):
             raise FuseForbidden(reason="/dev/fuse is not there or may not be opened")
         if os.geteuid() != 0 and _unmounter() is None:
             raise FuseForbidden(reason="fusermount3 is not installed, and only root mounts without it")
+    mountpoint = mountpoint.absolute()
     if is_stale(mountpoint):
         unmount(mountpoint)
     if not mountpoint.exists():
@@ -227,8 +227,9 @@ def prepare(mountpoint: Path) -> None:
         raise MountPointUnfit(mountpoint=mountpoint, reason=reason)
     if any(mountpoint.iterdir()):
         raise MountPointUnfit(
-            mountpoint=mountpoint, reason="it is not empty, and a mount would hide what it holds"
+            mountpoint=mountpoint, reason="it is not empty; a mount would hide what it holds"
         )
+    return mountpoint
 
 
 def is_stale(mountpoint: Path) -> bool:

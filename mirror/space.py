@@ -55,17 +55,33 @@ class Space:
             files.make_directory(f"{root}/{folder}")
         self.pins = Pins(f"{root}/pins", files)
         self._incoming = f"{root}/incoming/{os.getpid()}-{secrets.token_hex(4)}"
-        with self._exclusive():
-            try:
-                self._user = files.lock(f"{root}/users", exclusive=True, wait=False)
-            except BlockingIOError:
-                self._user = files.lock(f"{root}/users", exclusive=False, wait=True)
-            else:
-                self._remove(f"{root}/usage")
-                files.share(self._user)
-            self._clear_incoming()
-            self._alive = files.lock(f"{self._incoming}.lock", exclusive=True, wait=False)
-            files.make_directory(self._incoming)
+        self._user = self._alive = -1
+        try:
+            with self._exclusive():
+                self._enter()
+        except BaseException:
+            self._leave()
+            raise
+
+    def _enter(self) -> None:
+        """Becomes a user of the store, called with the lock held."""
+        files = self._files
+        try:
+            self._user = files.lock(f"{self._root}/users", exclusive=True, wait=False)
+        except BlockingIOError:
+            self._user = files.lock(f"{self._root}/users", exclusive=False, wait=True)
+        else:
+            self._remove(f"{self._root}/usage")
+            files.share(self._user)
+        self._clear_incoming()
+        self._alive = files.lock(f"{self._incoming}.lock", exclusive=True, wait=False)
+        files.make_directory(self._incoming)
+
+    def _leave(self) -> None:
+        for descriptor in (self._alive, self._user):
+            if descriptor >= 0:
+                self._files.unlock(descriptor)
+        self._user = self._alive = -1
 
     def path(self, address: bytes) -> str:
         """Where a chunk lies, if it is here."""
@@ -137,11 +153,11 @@ class Space:
     def close(self) -> None:
         """Removes what this process left unfinished and stops being a user of the store. Idempotent."""
         if self._alive >= 0:
-            with self._exclusive():
-                self._clear(self._incoming)
-            self._files.unlock(self._alive)
-            self._files.unlock(self._user)
-            self._alive = -1
+            try:
+                with self._exclusive():
+                    self._clear(self._incoming)
+            finally:
+                self._leave()
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
@@ -156,17 +172,16 @@ class Space:
     def _account(self, change: int) -> int:
         """Adds to the bytes accounted for and returns them; counts the store when nobody has yet."""
         path = f"{self._root}/usage"
+        used, known = -1, b""
         try:
             descriptor = self._files.open(path, write=True)
         except FileNotFoundError:
-            used = sum(kept.bytes for kept in self.kept())
+            used = self._count()
             descriptor = self._files.create(path)
-            known = b""
-        else:
-            known = self._files.read(descriptor, 20, 0)
-            right = len(known) == 20 and known.isdigit()
-            used = int(known) if right else sum(kept.bytes for kept in self.kept())
         try:
+            if used < 0:
+                known = self._files.read(descriptor, 20, 0)
+                used = int(known) if len(known) == 20 and known.isdigit() else self._count()
             used = max(used + change, 0)
             text = b"%020d" % used
             if text != known:
@@ -174,6 +189,9 @@ class Space:
             return used
         finally:
             self._files.close(descriptor)
+
+    def _count(self) -> int:
+        return sum(kept.bytes for kept in self.kept())
 
     def _make_room(self, excess: int) -> None:
         pinned = self.pins.all()
@@ -200,6 +218,9 @@ class Space:
             self._files.close(descriptor)
         if unless_used_since_ns is not None and stamp.modified_ns > unless_used_since_ns:
             return 0
+        self._account(
+            0
+        )  # so that it is not counted afresh without this one, which is then taken off once more
         self._remove(path)
         self._account(-stamp.size)
         return stamp.size
