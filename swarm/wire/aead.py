@@ -79,18 +79,18 @@ def sealed_length(plain_bytes: int) -> int:
     return plain_bytes + record_count(plain_bytes) * RECORD_OVERHEAD
 
 
-def seal_records(key: bytes, counter: int, plain: bytes | bytearray | memoryview) -> memoryview:
+def seal_records(key: bytes, counter: int, plain: bytes | memoryview) -> memoryview:
     """Enciphers a payload into consecutive records whose nonces count up from ``counter``."""
     size = len(plain)
     out = uninitialised(sealed_length(size))
-    source, target = ffi.from_buffer("unsigned char[]", plain), _pointer(out)
-    start = place = 0
-    while start < size:
-        length = min(size - start, MAX_PLAIN)
-        out[place : place + LENGTH_BYTES] = (length + TAG_BYTES).to_bytes(LENGTH_BYTES, "big")
-        place += LENGTH_BYTES
-        _encrypt(target + place, _NULL, source + start, length, _NULL, 0, _NULL, nonce_of(counter), key)
-        counter, start, place = counter + 1, start + length, place + length + TAG_BYTES
+    with _pointer(plain) as source, _pointer(out) as target:
+        start = place = 0
+        while start < size:
+            length = min(size - start, MAX_PLAIN)
+            out[place : place + LENGTH_BYTES] = (length + TAG_BYTES).to_bytes(LENGTH_BYTES, "big")
+            place += LENGTH_BYTES
+            _encrypt(target + place, _NULL, source + start, length, _NULL, 0, _NULL, nonce_of(counter), key)
+            counter, start, place = counter + 1, start + length, place + length + TAG_BYTES
     return out
 
 
@@ -99,17 +99,18 @@ def open_records(key: bytes, counter: int, sealed: memoryview, size: int) -> mem
     if len(sealed) != sealed_length(size):
         raise Tampered()
     out = uninitialised(size)
-    source, target = _pointer(sealed), _pointer(out)
-    start = place = 0
-    while start < size:
-        length = min(size - start, MAX_PLAIN)
-        if int.from_bytes(sealed[place : place + LENGTH_BYTES], "big") != length + TAG_BYTES:
-            raise Tampered()
-        place += LENGTH_BYTES
-        message = length + TAG_BYTES
-        if _decrypt(target + start, _NULL, _NULL, source + place, message, _NULL, 0, nonce_of(counter), key):
-            raise Tampered()
-        counter, start, place = counter + 1, start + length, place + message
+    with _pointer(sealed) as source, _pointer(out) as target:
+        start = place = 0
+        while start < size:
+            length = min(size - start, MAX_PLAIN)
+            message = length + TAG_BYTES
+            if int.from_bytes(sealed[place : place + LENGTH_BYTES], "big") != message:
+                raise Tampered()
+            place += LENGTH_BYTES
+            nonce = nonce_of(counter)
+            if _decrypt(target + start, _NULL, _NULL, source + place, message, _NULL, 0, nonce, key):
+                raise Tampered()
+            counter, start, place = counter + 1, start + length, place + message
     return out
 
 
@@ -118,7 +119,12 @@ def uninitialised(size: int) -> memoryview:
     return np.empty(size, dtype=np.uint8).data
 
 
-def _pointer(view: memoryview) -> Any:
+def _pointer(view: bytes | memoryview) -> Any:
+    """A pointer to a buffer, to be used in a with statement.
+
+    Released at its end, not by chance: when a pointer into a memoryview becomes part of a reference cycle (a
+    traceback is enough), CPython's collector clears the view before the pointer and crashes.
+    """
     return ffi.from_buffer("unsigned char[]", view)
 
 

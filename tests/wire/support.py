@@ -12,7 +12,8 @@ from swarm.wire.connection import Connection, Event, Opened
 from swarm.wire.handshake import Greeter
 from swarm.wire.keys import KeyPair
 from swarm.wire.messages import Bounds, Message, register
-from swarm.wire.rpc import Handlers, Limits, Peer, open_peer, plain_errors
+from swarm.wire.race import plain_errors
+from swarm.wire.rpc import Handlers, Limits, Peer, open_peer
 from swarm.wire.server import Server
 
 CALLER = KeyPair(b"\x01" * 32)

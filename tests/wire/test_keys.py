@@ -1,5 +1,6 @@
 """Keys and ciphers against the Wycheproof vectors, and what our wrappers refuse beyond them."""
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -113,3 +114,17 @@ def test_one_record() -> None:
     )
     with pytest.raises(ValueError, match="do not fit"):
         aead.seal_record(key, 0, [bytes(aead.MAX_PLAIN + 1)])
+
+
+def test_failed_openings_leave_nothing_that_the_collector_trips_over() -> None:
+    """A pointer into a view that is kept by a traceback's cycle once crashed the interpreter."""
+    kept: list[object] = []
+    for _ in range(50):
+        try:
+            aead.open_records(bytes(32), 0, memoryview(bytearray(aead.sealed_length(1000))), 1000)
+        except aead.Tampered as error:
+            cycle: list[object] = [error]
+            cycle.append(cycle)
+            kept.append(len(cycle))
+    gc.collect()
+    assert len(kept) == 50

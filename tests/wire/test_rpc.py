@@ -15,6 +15,7 @@ from swarm.wire.address import Address
 from swarm.wire.handshake import HandshakeFailed, KeyChanged, Mode, TokenNeeded, TokenNotUsed, WrongToken
 from swarm.wire.keys import KeyPair
 from swarm.wire.messages import BadMessage, Message, Ping
+from swarm.wire.race import plain_errors
 from swarm.wire.rpc import (
     Busy,
     CannotListen,
@@ -27,7 +28,6 @@ from swarm.wire.rpc import (
     connect,
     listen,
     open_peer,
-    plain_errors,
     serve,
 )
 from tests.wire.support import CALLER, ECHO, SERVER, STRANGER, TOKEN, Answer, Ask, Unheard, echo, peers
@@ -338,7 +338,7 @@ async def test_the_keyword_errors_of_connecting() -> None:
             (private, {"psk": TOKEN, "expected_key": STRANGER.key}, KeyChanged),
         ):
             with pytest.raises(error, match=str(address.port)):
-                async with connect(address, CALLER, **options):  # type: ignore[arg-type]
+                async with connect(address, CALLER, **options):
                     raise AssertionError
         nursery.cancel_scope.cancel()
 
