@@ -141,6 +141,8 @@ class Answers:
         for contact, ready in zip(found, _parts(experts, found, wanted), strict=True):
             entry = self._registry.get(contact.key)
             resident = experts.resident.get(contact.key, EMPTY.encode())
+            if len(wanted) < model.layout.total:
+                resident = (IndexSet.restore(resident) & wanted).encode()
             room -= len(ready) + len(resident)
             if entry is None or room < 0:
                 complete = False

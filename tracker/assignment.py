@@ -114,7 +114,7 @@ def _take_chunks(replicas: Counts, taken: Mask, room: int, turn: int) -> None:
     last = int(np.searchsorted(up_to, room))  # the level that no longer fits whole
     rarer = ~taken & (replicas < last)
     candidates = np.flatnonzero(~taken & (replicas == last))
-    room -= np.count_nonzero(rarer)
+    room -= int(np.count_nonzero(rarer))
     start = int(np.searchsorted(candidates, turn % len(replicas))) if len(replicas) else 0
     taken |= rarer
     taken[np.concatenate((candidates[start:], candidates[:start]))[:room]] = True

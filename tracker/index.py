@@ -84,22 +84,23 @@ class HoldingIndex(Generic[PeerId]):
         if before == held:
             return
         self._at_least.clear()
-        if peer in self._whole:
-            del self._whole[peer]
-        elif before:
-            _add(self._partial_replicas, before, -1)
-            del self._encoded[peer]
-            for block in self._touched(before):
-                self._blocks[block].pop(peer, None)
-        if held == self._everything and self.total:
+        if self._whole.pop(peer, self) is None:
+            before = EMPTY
+        if held == self._everything:
             self._whole[peer] = None
-        elif held:
-            _add(self._partial_replicas, held, +1)
+            held = EMPTY
+        if held:
             self._encoded[peer] = held.encode()
-            for block in self._touched(held):
+        else:
+            self._encoded.pop(peer, None)
+        for changed, change in ((held - before, np.add), (before - held, np.subtract)):
+            _apply(self._partial_replicas, changed, change)
+            for block in _touched(changed):
                 part = held.bits >> block * BLOCK_INDICES & _BLOCK_MASK
                 if part:
                     self._blocks[block][peer] = part
+                else:
+                    self._blocks[block].pop(peer, None)
 
     def remove(self, peer: PeerId) -> bool:
         """Forgets a peer. False when it was not here."""
@@ -116,7 +117,7 @@ class HoldingIndex(Generic[PeerId]):
         copy."""
         counts = self._partial_replicas.copy()
         if without in self._encoded:
-            _add(counts, self.held(without), -1)
+            _apply(counts, self.held(without), np.subtract)
         return counts
 
     def coverage(self) -> Coverage:
@@ -150,7 +151,7 @@ class HoldingIndex(Generic[PeerId]):
 
     def _within(self, peer: PeerId, wanted: IndexSet) -> int:
         bits = 0
-        for block in self._touched(wanted):
+        for block in _touched(wanted):
             bits |= self._blocks[block].get(peer, 0) << block * BLOCK_INDICES
         return bits & wanted.bits
 
@@ -182,7 +183,7 @@ class HoldingIndex(Generic[PeerId]):
         for level in range(wholes + 1, depth + 1):
             needed = wanted & self.held_by_at_least(level + len(self._whole) - wholes)
             missed = False
-            for block in self._touched(needed):
+            for block in _touched(needed):
                 part = needed.bits >> block * BLOCK_INDICES & _BLOCK_MASK
                 if not part:
                     continue
@@ -212,20 +213,18 @@ class HoldingIndex(Generic[PeerId]):
                 levels[0] |= held
         return levels[-1]
 
-    @staticmethod
-    def _touched(held: IndexSet) -> range:
-        """The blocks from the first to the last index of a set."""
-        if not held:
-            return range(0)
-        lowest = (held.bits & -held.bits).bit_length() - 1
-        return range(lowest // BLOCK_INDICES, (held.stop - 1) // BLOCK_INDICES + 1)
+
+def _touched(held: IndexSet) -> range:
+    """The blocks from the first to the last index of a set."""
+    return range(held.start // BLOCK_INDICES, (held.stop - 1) // BLOCK_INDICES + 1) if held else range(0)
 
 
-def _add(counts: npt.NDArray[np.int32], held: IndexSet, change: int) -> None:
-    """Adds `change` to the counts of a set's indices."""
-    width = held.stop
-    octets = np.frombuffer(held.bits.to_bytes((width + 7) // 8, "little"), dtype=np.uint8)
-    counts[:width] += np.int32(change) * np.unpackbits(octets, bitorder="little")[:width].astype(np.int32)
+def _apply(counts: npt.NDArray[np.int32], held: IndexSet, change: np.ufunc) -> None:
+    """Adds one to the counts of a set's indices, or subtracts it."""
+    first, stop = held.start // 8 * 8, held.stop
+    octets = (held.bits >> first).to_bytes((stop - first + 7) // 8, "little")
+    flags = np.unpackbits(np.frombuffer(octets, dtype=np.uint8), bitorder="little")[: stop - first]
+    change(counts[first:stop], flags, out=counts[first:stop])
 
 
 def _rotated(entries: Mapping[PeerId, object], turn: int) -> Iterator[PeerId]:

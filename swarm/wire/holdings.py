@@ -64,7 +64,7 @@ class IndexSet:
             return cls()
         if pairs.min() < 0 or pairs.max() > MAX_INDICES:
             raise ValueError(f"indices lie between 0 and {MAX_INDICES}")
-        return cls(_bits_of_runs(pairs[:, 0], pairs[:, 1]))
+        return cls(_bits_of_runs(*_merged(pairs)))
 
     @property
     def bits(self) -> int:
@@ -75,6 +75,11 @@ class IndexSet:
         """Its runs (start, stop): increasing, disjoint, none touching the next."""
         starts, stops = _runs_of_bits(self._bits)
         return list(zip(starts.tolist(), stops.tolist(), strict=True))
+
+    @property
+    def start(self) -> int:
+        """The smallest index; 0 for the empty set."""
+        return (self._bits & -self._bits).bit_length() - 1 if self._bits else 0
 
     @property
     def stop(self) -> int:
@@ -217,25 +222,40 @@ def _runs_of_bits(bits: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int6
     if bits.bit_count() == width - low:
         one = 1 if bits else 0
         return np.full(one, low, dtype=np.int64), np.full(one, width, dtype=np.int64)
-    octets = np.frombuffer(bits.to_bytes((width + 7) // 8, "little"), dtype=np.uint8)
-    flags = np.zeros(8 * len(octets) + 2, dtype=np.int8)
-    flags[1:-1] = np.unpackbits(octets, bitorder="little")
-    edges = np.flatnonzero(np.diff(flags)).astype(np.int64)
+    toggles = bits ^ bits << 1
+    octets = np.frombuffer(toggles.to_bytes(width // 8 + 1, "little"), dtype=np.uint8)
+    places = np.flatnonzero(octets != 0)
+    row, bit = np.nonzero(np.unpackbits(octets[places], bitorder="little").view(np.bool_).reshape(-1, 8))
+    edges = (8 * places[row] + bit).astype(np.int64)
     return edges[0::2], edges[1::2]
 
 
 def _bits_of_runs(starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> int:
-    """The union of half-open runs as one integer."""
+    """Increasing half-open runs, none overlapping the next, as one integer."""
     if len(starts) <= 4:
         bits = 0
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
             bits |= (1 << stop) - (1 << start)
         return bits
-    depth = np.zeros(int(stops.max()) + 1, dtype=np.int32)
-    np.add.at(depth, starts, 1)
-    np.add.at(depth, stops, -1)
-    present = np.cumsum(depth, dtype=np.int32) > 0
-    return int.from_bytes(np.packbits(present, bitorder="little").tobytes(), "little")
+    # A bit at every edge; then each bit becomes the parity of those up to it, in doubling steps.
+    width = int(stops[-1])
+    octets = np.zeros(width // 8 + 1, dtype=np.uint8)
+    for edges in (starts, stops):
+        np.bitwise_xor.at(octets, edges >> 3, (1 << (edges & 7)).astype(np.uint8))
+    bits, step = int.from_bytes(octets.tobytes(), "little"), 1
+    while step <= width:
+        bits ^= bits << step
+        step *= 2
+    return bits & (1 << width) - 1
+
+
+def _merged(pairs: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Half-open runs [n, 2] in any order as increasing ones that neither overlap nor touch."""
+    pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
+    reach = np.maximum.accumulate(pairs[:, 1])
+    first = np.concatenate(([True], pairs[1:, 0] > reach[:-1]))
+    last = np.concatenate((first[1:], [True]))
+    return pairs[first, 0], reach[last]
 
 
 def _encode_varints(numbers: npt.NDArray[np.int64]) -> bytes:

@@ -29,6 +29,7 @@ def test_algebra_agrees_with_python_sets(one: IndexSet, other: IndexSet) -> None
     assert set(one - other) == a - b
     assert (one <= other) == (a <= b)
     assert one.stop == max(a, default=-1) + 1
+    assert one.start == min(a, default=0)
 
 
 @settings(max_examples=300)

@@ -50,7 +50,7 @@ from tracker.publish import BrokenUpload, NotAnOperator
 from tracker.quota import Rate
 from tracker.registry import Limits, NotRegistered, TooManyPeers
 from tracker.server import SWEEP_S, Options, Tracker, open_tracker
-from tracker.store import MemoryStore
+from tracker.store import MemoryStore, UnusableStore
 
 PROFILE = b"p" * 32
 HERE = Address("127.0.0.1", 50000)
@@ -290,6 +290,11 @@ async def test_experts_are_found_with_readiness_residency_and_figures() -> None:
         assert (mine.service_us, mine.queue, mine.last_resort) == (1500, 3, False)
         assert (ready, resident) == (IndexSet.of([0, 1, 31]), IndexSet.of([31]))
         assert found[server.key][0].last_resort
+        narrow, payload = await here.caller(3).ask(FindExperts(root, PROFILE), IndexSet.of([1]).encode())
+        assert isinstance(narrow, ExpertHolders)
+        lengths = [length for h in narrow.holders for length in (h.ready_bytes, h.resident_bytes)]
+        sets = [IndexSet.decode(part) for part in split_parts(payload, lengths, narrow.kind)]
+        assert sets == [IndexSet.of([1]), IndexSet()] * 2
         other, _ = await here.caller(3).ask(FindExperts(root, b"q" * 32), b"")
         assert isinstance(other, ExpertHolders)
         assert other.holders == ()
@@ -372,6 +377,22 @@ async def test_a_tracker_may_take_only_its_own_operators_models() -> None:
         await here.publish(published())
         with pytest.raises(NotAnOperator, match="ask whoever runs it"):
             await here.publish(published(manifest("other"), operator=keys(9)))
+
+
+async def test_what_the_disk_does_not_take_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: MemoryStore, manifest: object, forgotten: object) -> None:
+        raise UnusableStore(path="tracker.sqlite", reason="database or disk is full")
+
+    async with world() as here:
+        first = await here.publish(published())
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryStore, "publish", full)
+            with pytest.raises(UnusableStore, match="disk is full"):
+                await here.publish(published(manifest(version=2)))
+        listed, _ = await here.caller(1).ask(ListModels())
+        assert isinstance(listed, Models)
+        assert [model.root for model in listed.models] == [first.root]
+        await here.publish(published(manifest(version=2)))
 
 
 async def test_a_proof_that_holds_bans_and_outlives_a_restart() -> None:
