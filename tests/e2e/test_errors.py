@@ -1,4 +1,4 @@
-"""Bad input ends in one clear line that says what to do, with nothing half written and a code that is not 0."""
+"""Bad input ends in one clear line that says what to do, a code that is not 0, and nothing half written."""
 
 import os
 import socket
