@@ -208,7 +208,7 @@ class Running:
     so are up to `MARKS` marks.
     """
 
-    MARKS = 4
+    MARKS = 2
 
     def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
         self.shapes = tuple(shapes)
@@ -241,7 +241,7 @@ class Running:
         self._kept[length], self.after = self.after, []
         for position in [p for p in self._kept if p not in (before, length, *self._marked)]:
             self._spare.append(self._kept.pop(position))
-        del self._spare[2:]
+        del self._spare[1:]
 
     def floor(self, length: int) -> int:
         return max((position for position in self._kept if position <= length), default=0)

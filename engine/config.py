@@ -21,11 +21,20 @@ class Reader:
     def __contains__(self, key: str) -> bool:
         return self.values.get(key) is not None
 
-    def count(self, *keys: str, default: Any = REQUIRED, least: int = 1) -> int:
-        """A whole number of at least `least`, under the first of these keys that is set."""
+    def count(self, *keys: str, default: Any = REQUIRED, least: int = 1, most: int = LARGEST) -> int:
+        """A whole number of `least` … `most`, under the first of these keys that is set."""
         value = self._first(keys, default)
-        if type(value) is not int or not least <= value < LARGEST:
-            raise self._wrong(keys[0], value, f"a whole number of at least {least}")
+        if type(value) is not int or not least <= value <= most:
+            limits = f"at least {least}" if most == LARGEST else f"{least} to {most}"
+            raise self._wrong(keys[0], value, f"a whole number of {limits}")
+        return value
+
+    def divisor(self, *keys: str, of: int, default: Any = REQUIRED) -> int:
+        """A whole number by which `of` can be divided (key and value heads by which query heads are shared,
+        groups …)."""
+        value = self.count(*keys, default=default)
+        if of % value:
+            raise self._wrong(keys[0], value, f"a divisor of {of}")
         return value
 
     @overload

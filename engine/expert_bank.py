@@ -9,7 +9,7 @@ are being read, those present already run.
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -39,7 +39,10 @@ class BankStats:
     hits: int = 0  # experts that were in memory when asked for
     misses: int = 0
     guessed: int = 0  # misses that were already being read
+    ahead: int = 0  # reads begun on a guess
     wait_s: float = 0.0  # time in which nothing could be computed for want of an expert
+    bytes_read: int = 0  # stored bytes from the model's files, packed bytes from the cache
+    from_cache: int = 0  # experts read in packed form
 
 
 class _Pool:
@@ -82,12 +85,17 @@ class ExpertBank:
     ) -> None:
         self.layout = layout
         self.weights = weights
-        self.stats = BankStats()
-        self._reader = ExpertReader(checkpoint, layout, weights, cache)
+        self._stats = BankStats()
+        self.reader = ExpertReader(checkpoint, layout, weights, cache)
         self._lock = threading.RLock()
         self._readers = Readers(READERS)
-        self._shapes = {layer: self._reader.shape(layer) for layer in layout.layers}
+        self._shapes = {layer: self.reader.shape(layer) for layer in layout.layers}
         self._pools = self._make_pools(ram_bytes)
+
+    @property
+    def stats(self) -> BankStats:
+        """What happened so far; a copy."""
+        return replace(self._stats, bytes_read=self.reader.bytes_read, from_cache=self.reader.from_cache)
 
     def shape(self, layer: int) -> ExpertShape:
         """The shape of the experts of a layer."""
@@ -111,7 +119,7 @@ class ExpertBank:
     @property
     def cache_trouble(self) -> str | None:
         """Why the packed cache takes nothing more; None when all is well."""
-        return self._reader.cache_trouble
+        return self.reader.cache_trouble
 
     def resident(self) -> list[tuple[int, int]]:
         """(layer, expert) of all that are in memory or being read."""
@@ -136,7 +144,7 @@ class ExpertBank:
             if not pool.loading and (slot != NOBODY).all():
                 used = np.unique(number)
                 pool.residency.use(used)
-                self.stats.hits += len(used)
+                self._stats.hits += len(used)
                 return run_experts(pool.shape, pool.arena, rows, slot, row)
             return self._run_in_rounds(layer, pool, rows, number, row)
 
@@ -152,7 +160,7 @@ class ExpertBank:
             if numbers and room > 0:
                 numbers = numbers[:room]
                 pool.residency.use(np.array(numbers), weight=GUESS_WEIGHT)
-                self._load(pool, numbers, urgent=False, keep=pool.busy_slots())
+                self._stats.ahead += len(self._load(pool, numbers, urgent=False, keep=pool.busy_slots()))
 
     def preload(
         self, progress: Callable[[int, int], None] | None = None, cancelled: Callable[[], bool] | None = None
@@ -215,15 +223,15 @@ class ExpertBank:
             slots = pool.residency.slot_of
             present = [one for one in waiting if slots[one] != NOBODY and one not in pool.loading]
             coming = [one for one in waiting if one in pool.loading]
-            self.stats.hits += len(present)
-            self.stats.misses += len(coming)
-            self.stats.guessed += len(coming)
+            self._stats.hits += len(present)
+            self._stats.misses += len(coming)
+            self._stats.guessed += len(coming)
             for one in coming:
                 self._readers.hurry(pool.loading[one])
             keep = pool.busy_slots() | {int(slots[one]) for one in present}
             absent = [one for one in waiting if slots[one] == NOBODY]
             started = self._load(pool, absent, urgent=True, keep=keep)
-            self.stats.misses += len(started)
+            self._stats.misses += len(started)
             if not (present or coming or started):  # every slot is taken by a guess: let one finish
                 self._await(pool, list(pool.loading)[:1])
                 continue
@@ -249,10 +257,10 @@ class ExpertBank:
             keep.add(slot)
             placed.append((number, slot))
         wanted = [pool.at(number) for number, _ in placed]
-        self._reader.announce(wanted)
+        self.reader.announce(wanted)
         for (number, slot), (layer, expert) in zip(placed, wanted, strict=True):
             blob = pool.arena[slot]
-            work = partial(self._reader.read, layer, expert, blob)
+            work = partial(self.reader.read, layer, expert, blob)
             pool.loading[number] = self._readers.submit(work, urgent=urgent)
         return [number for number, _ in placed]
 
@@ -272,7 +280,7 @@ class ExpertBank:
                 "the reply cannot go on without it"
             ) from error
         finally:
-            self.stats.wait_s += time.perf_counter() - started
+            self._stats.wait_s += time.perf_counter() - started
             pool.settle()
 
 

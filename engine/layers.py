@@ -11,6 +11,7 @@ import numpy as np
 
 from engine.arrays import F32, U8, Array
 from engine.cache import KeyValue
+from engine.errors import EngineError
 from engine.formats import BF16Matrix, F16Matrix, F32Matrix, MXFP4Blocks, Q4Blocks, Q8Blocks, StoredMatrix
 from engine.kernels import ExpertShape, Matrix, Rows, attention, matmul, matmul_parts, rms_norm, run_mlp
 from engine.models import Batch
@@ -67,7 +68,10 @@ class Embedding:
         return self._rows.nbytes
 
     def __call__(self, tokens: Array) -> F32:
-        """tokens int [N] -> f32 [N, cols]. IndexError for a token that is not in the vocabulary."""
+        """tokens int [N] -> f32 [N, cols]. EngineError for a token that is not in the vocabulary."""
+        wrong = tokens[(tokens < 0) | (tokens >= len(self._rows))]
+        if len(wrong):
+            raise EngineError(f"there is no token {wrong[0]}; the model's vocabulary has {len(self._rows):,}")
         return np.ascontiguousarray(self._decode(self._rows[tokens]).f32())
 
 

@@ -181,8 +181,11 @@ class Loader:
         return self.linear(name if shipped else embedding, rows, cols, bias=bias and shipped)
 
     def finish(self, layout: ExpertLayout | None, skipped: Callable[[str], bool]) -> None:
-        """Checks that nothing in the checkpoint was left out unknowingly."""
+        """Checks that all experts are there, and that nothing in the checkpoint was left out unknowingly."""
         expert_names = _expert_modules(layout)
+        absent = expert_names - {_module(name) for name in self.checkpoint.tensors}
+        if absent:
+            self.checkpoint.info(min(absent))
         for name in self.checkpoint.tensors:
             if name in self._used or skipped(name) or NEVER_NEEDED.fullmatch(name):
                 continue

@@ -7,6 +7,7 @@ a crash, a full disk or a bad sector cost a conversion, never a wrong weight. Se
 cache.
 """
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -67,7 +68,8 @@ class PackedCache:
             temporary.replace(path)
         except OSError as error:
             self.full = f"packed experts are no longer kept in {self.directory}: {error.strerror}"
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                temporary.unlink()
 
     def _path(self, layer: int, expert: int) -> Path:
         return self.directory / f"layer-{layer:03}-expert-{expert:04}"

@@ -43,6 +43,7 @@ def parse(config: Mapping[str, Any]) -> Config:
     read = Reader(config)
     read.refuse(hidden_act="silu", sliding_window=())
     heads = read.count("num_attention_heads")
+    experts = read.count("num_experts", "num_local_experts", default=64)
     context = read.count("max_position_embeddings", default=4096)
     rope = RopeSettings.of(read, context=context)
     return Config(
@@ -50,10 +51,10 @@ def parse(config: Mapping[str, Any]) -> Config:
         intermediate=read.count("intermediate_size"),
         layers=read.count("num_hidden_layers"),
         heads=heads,
-        kv_heads=read.count("num_key_value_heads", default=heads),
+        kv_heads=read.divisor("num_key_value_heads", of=heads, default=heads),
         head_dim=read.count("head_dim", default=read.count("hidden_size") // heads),
-        experts=read.count("num_experts", "num_local_experts", default=64),
-        experts_per_token=read.count("num_experts_per_tok", default=8),
+        experts=experts,
+        experts_per_token=read.count("num_experts_per_tok", default=8, most=experts),
         normalise=read.flag("norm_topk_prob", default=False),
         clip_qkv=read.number("clip_qkv", default=None),
         attention_bias=read.flag("attention_bias", default=False),

@@ -1,4 +1,5 @@
-"""Qwen3-MoE (arXiv 2505.09388): q and k normed head by head, heads wider than hidden / heads, some layers dense."""
+"""Qwen3-MoE (arXiv 2505.09388): q and k normed head by head, heads wider than hidden / heads, some layers
+dense."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -59,10 +60,10 @@ def parse(config: Mapping[str, Any]) -> Config:
         layers=layers,
         sparse_layers=tuple(sparse),
         heads=heads,
-        kv_heads=read.count("num_key_value_heads", default=4),
+        kv_heads=read.divisor("num_key_value_heads", of=heads, default=4),
         head_dim=read.count("head_dim", default=hidden // heads),
         experts=experts,
-        experts_per_token=read.count("num_experts_per_tok", default=8),
+        experts_per_token=read.count("num_experts_per_tok", default=8, most=max(experts, 8)),
         normalise=read.flag("norm_topk_prob", default=False),
         attention_bias=read.flag("attention_bias", default=False),
         window=read.count("sliding_window") if windowed else None,

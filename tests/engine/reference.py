@@ -1,4 +1,5 @@
-"""The reference folders as tests use them: opened engines, golden answers, and distances between distributions."""
+"""The reference folders as tests use them: opened engines, golden answers, and distances between
+distributions."""
 
 import json
 from dataclasses import dataclass
@@ -39,7 +40,11 @@ def golden(folder: Path) -> Golden:
     arrays = load_file(folder / "golden.safetensors")
     atol = json.loads((folder / "golden.json").read_text())["atol"]
     return Golden(
-        arrays["prompt"].tolist(), arrays["logits"], arrays["greedy"].tolist(), arrays["step_logits"], float(atol)
+        arrays["prompt"].tolist(),
+        arrays["logits"],
+        arrays["greedy"].tolist(),
+        arrays["step_logits"],
+        float(atol),
     )
 
 
@@ -49,7 +54,8 @@ def feed(engine: Engine, state: State, tokens: list[int]) -> F32:
 
 
 def divergence(reference: F32, other: F32) -> float:
-    """Mean Kullback-Leibler divergence in nats of softmax(other) from softmax(reference), rows being positions."""
+    """Mean Kullback-Leibler divergence in nats of softmax(other) from softmax(reference), rows being
+    positions."""
 
     def log_softmax(x: F32) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
         wide = x.astype(np.float64)

@@ -1,8 +1,9 @@
-"""Every family against the reference answers. To add a family, add its folders to `FOLDERS`; nothing else changes.
+"""Every family against the reference answers. To add a family, add its folders to `FOLDERS`; nothing else
+changes.
 
-With `native` weights: logits within the folder's tolerance at every position of the prompt and the continuation, greedy
-tokens exact. In every format: the same bits however the prompt is cut, step by step, and in company. In the rounded formats: the
-divergence from the reference stays below what the table states.
+With `native` weights: logits within the folder's tolerance at every position of the prompt and the
+continuation, greedy tokens exact. In every format: the same bits however the prompt is cut, step by step,
+and in company. In the rounded formats: the divergence from the reference stays below what the table states.
 """
 
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ from tests.engine.reference import divergence, feed, golden, opened
 
 @dataclass(frozen=True)
 class Folder:
-    """Bounds on the divergence from the reference, in nats a token, measured and rounded up. `auto` None: as q8."""
+    """Bounds on the divergence from the reference, in nats a token, measured and rounded up. `auto` None:
+    as q8."""
 
     q8: float
     q4: float
@@ -116,6 +118,8 @@ def test_a_state_goes_back_or_says_that_it_cannot(oracle: Path, name: str) -> No
 def test_rounded_weights_stay_near_the_reference(oracle: Path, name: str, weights: Weights) -> None:
     engine, answers, bounds = opened(oracle / name, weights), golden(oracle / name), FOLDERS[name]
     logits = feed(engine, engine.model.new_state(), answers.prompt)
-    bound = {"q8": bounds.q8, "q4": bounds.q4, "auto": bounds.q8 if bounds.auto is None else bounds.auto}[weights]
+    bound = {"q8": bounds.q8, "q4": bounds.q4, "auto": bounds.q8 if bounds.auto is None else bounds.auto}[
+        weights
+    ]
     measured = divergence(answers.logits, logits)
     assert 0 < measured <= bound, f"{name} {weights}: {measured:.2g} nats a token"

@@ -1,4 +1,5 @@
-"""Headers of safetensors files: what is read, and that every hostile or damaged one is refused with a typed error."""
+"""Headers of safetensors files: what is read, and that every hostile or damaged one is refused with a typed
+error."""
 
 import json
 import random

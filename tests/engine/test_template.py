@@ -1,4 +1,5 @@
-"""Chat templates: Jinja kept within bounds, the environment templates expect, typed control tokens that stay text."""
+"""Chat templates: Jinja kept within bounds, the environment templates expect, typed control tokens that
+stay text."""
 
 import json
 from pathlib import Path

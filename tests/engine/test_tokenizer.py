@@ -1,4 +1,5 @@
-"""Tokens and text: the reference ids, typed control tokens that stay text, and characters that are never cut in two."""
+"""Tokens and text: the reference ids, typed control tokens that stay text, and characters that are never
+cut in two."""
 
 import json
 from pathlib import Path
@@ -125,7 +126,8 @@ def test_end_tokens_come_from_the_configuration(tokenizer: Tokenizer) -> None:
 
 
 def metaspace_tokenizer() -> Tokenizer:
-    """SentencePiece's way of writing: spaces as '▁', one before the first word, control tokens within the vocabulary."""
+    """SentencePiece's way of writing: spaces as '▁', one before the first word, control tokens within the
+    vocabulary."""
     vocabulary = {token: ident for ident, token in enumerate(["<s>", "</s>", "<unk>", "▁", *"abchi</>s"])}
     library = LibraryTokenizer(models.BPE(vocabulary, [], unk_token="<unk>"))
     library.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme="first")

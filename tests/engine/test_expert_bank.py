@@ -1,0 +1,271 @@
+"""Experts in bounded memory: the same rows whatever fits, failures named, packed copies on disk believed
+only when whole."""
+
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.checkpoint import Checkpoint
+from engine.engine import Engine, Options
+from engine.errors import ExpertsUnavailable, SettingsError
+from engine.expert_bank import ExpertBank, LocalExperts
+from engine.generate import greedy
+from engine.kernels import quantize_rows
+from engine.models import family_of
+from engine.packed_cache import PackedCache
+from engine.readers import Readers
+from engine.residency import NOBODY, Residency
+from engine.source import DirectorySource
+from tests.engine.reference import golden, opened
+
+
+class Broken:
+    """A directory whose reads fail while told to."""
+
+    def __init__(self, folder: Path) -> None:
+        self._source = DirectorySource(folder)
+        self.broken = False
+        self.hints: list[tuple[str, int, int]] = []
+
+    def files(self) -> Mapping[str, int]:
+        return self._source.files()
+
+    def read(self, path: str, offset: int, length: int) -> bytes | bytearray | memoryview:
+        if self.broken:
+            raise OSError("the disk is gone")
+        return self._source.read(path, offset, length)
+
+    def prefetch(self, ranges: Iterable[tuple[str, int, int]]) -> None:
+        self.hints.extend(ranges)
+
+    def fingerprint(self) -> str | None:
+        return self._source.fingerprint()
+
+
+def bank_of(source: Broken, slots: int, cache: Path | None = None) -> ExpertBank:
+    checkpoint = Checkpoint.open(source)
+    family = family_of(checkpoint.config)
+    layout = family.experts(family.parse(checkpoint.config))
+    probe = ExpertBank(checkpoint, layout, "q8", cache=None)
+    one = probe.shape(0).nbytes
+    probe.close()
+    return ExpertBank(checkpoint, layout, "q8", slots * one, cache)
+
+
+@pytest.fixture
+def source(oracle: Path) -> Broken:
+    return Broken(oracle / "olmoe")
+
+
+@pytest.fixture
+def pairs() -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+    luck = np.random.default_rng(3)
+    rows = luck.standard_normal((5, 64)).astype(np.float32)
+    expert = luck.integers(0, 8, 15).astype(np.int32)
+    return rows, expert, np.repeat(np.arange(5, dtype=np.int32), 3)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 7, 32])
+def test_rows_are_the_same_whatever_fits(source: Broken, slots: int, pairs) -> None:  # type: ignore[no-untyped-def]
+    rows, expert, row = pairs
+    whole = bank_of(source, 32)
+    small = bank_of(source, slots)
+    for layer in (0, 3, 0, 1, 0):
+        expected = whole.run(layer, quantize_rows(rows), expert, row)
+        small.prefetch(layer, expert[:4].tolist())
+        found = small.run(layer, quantize_rows(rows), expert, row)
+        np.testing.assert_array_equal(found.values, expected.values)
+        np.testing.assert_array_equal(found.scale, expected.scale)
+        assert len(small.resident()) <= slots
+    assert small.streams == (slots < 32)
+    assert small.stats.misses + small.stats.hits == 5 * len(set(expert.tolist()))
+    assert whole.stats.misses == 3 * len(set(expert.tolist()))
+    for bank in (whole, small):
+        bank.close()
+
+
+def test_greedy_tokens_do_not_depend_on_the_budget(oracle: Path) -> None:
+    answers = golden(oracle / "olmoe")
+    engine = Engine.open(DirectorySource(oracle / "olmoe"), Options("native", expert_ram_bytes=200_000))
+    assert engine.experts.looks_ahead
+    tokens, _ = greedy(engine.model, engine.experts, answers.prompt, 24)
+    assert tokens == answers.greedy
+    assert engine.bank.stats.ahead > 0
+    assert engine.bank.capacity_bytes <= 200_000
+    engine.close()
+
+
+def test_a_budget_below_one_expert_is_refused(source: Broken) -> None:
+    with pytest.raises(SettingsError, match="must hold at least one"):
+        bank_of(source, 0)
+
+
+def test_bytes_that_cannot_be_had_are_named_and_had_later(source: Broken, pairs) -> None:  # type: ignore[no-untyped-def]
+    rows, expert, row = pairs
+    bank = bank_of(source, 4)
+    source.broken = True
+    for _ in range(2):
+        with pytest.raises(
+            ExpertsUnavailable, match=r"expert \d of layer 1 cannot be read .the disk is gone"
+        ):
+            bank.run(1, quantize_rows(rows), expert, row)
+    source.broken = False
+    good = bank_of(source, 32)
+    np.testing.assert_array_equal(
+        bank.run(1, quantize_rows(rows), expert, row).values,
+        good.run(1, quantize_rows(rows), expert, row).values,
+    )
+    bank.close()
+    good.close()
+
+
+def test_the_source_is_told_before_it_is_read(source: Broken, pairs) -> None:  # type: ignore[no-untyped-def]
+    rows, expert, row = pairs
+    bank = bank_of(source, 32)
+    source.hints.clear()
+    bank.run(0, quantize_rows(rows), expert, row)
+    named = len(set(expert.tolist())) * 3 * 64 * 48 * 2
+    assert sum(length for _, _, length in source.hints) == named
+    bank.close()
+
+
+def test_preloading_fills_memory(source: Broken) -> None:
+    bank = bank_of(source, 20)
+    seen: list[tuple[int, int]] = []
+    bank.preload(lambda done, total: seen.append((done, total)))
+    assert len(bank.resident()) == 20
+    assert seen[-1] == (20, 20)
+    assert bank.has(0, 0)
+    bank.close()
+
+
+def test_local_experts_take_f32_rows(oracle: Path) -> None:
+    engine = opened(oracle / "olmoe", "q8")
+    rows = np.ones((2, 64), np.float32)
+    ids, weights = np.array([[1, 2], [3, 1]], np.int32), np.full((2, 2), 0.5, np.float32)
+    together = LocalExperts(engine.bank)(0, rows, ids, weights)
+    np.testing.assert_array_equal(
+        LocalExperts(engine.bank)(0, rows[:1], ids[1:], weights[:1])[0], together[1]
+    )
+
+
+# The packed cache.
+
+
+def test_packed_experts_are_read_back_without_the_model(source: Broken, tmp_path: Path, pairs) -> None:  # type: ignore[no-untyped-def]
+    rows, expert, row = pairs
+    first = bank_of(source, 32, tmp_path)
+    expected = first.run(2, quantize_rows(rows), expert, row)
+    first.close()
+    second = bank_of(source, 32, tmp_path)
+    source.broken = True
+    found = second.run(2, quantize_rows(rows), expert, row)
+    np.testing.assert_array_equal(found.values, expected.values)
+    assert second.stats.from_cache == len(set(expert.tolist()))
+    assert second.cache_trouble is None
+    second.close()
+
+
+def test_a_damaged_copy_is_not_believed(tmp_path: Path) -> None:
+    cache = PackedCache(tmp_path, "key")
+    blob = np.arange(256, dtype=np.uint8)
+    cache.write(0, 1, blob)
+    (file,) = [path for path in tmp_path.rglob("*") if path.is_file()]
+    good = file.read_bytes()
+    out = np.zeros_like(blob)
+    assert cache.read(0, 1, out)
+    np.testing.assert_array_equal(out, blob)
+    assert cache.has(0, 1)
+    assert not cache.read(0, 2, out)
+    for bad in (
+        good[:-1],
+        good + b"x",
+        good[:100] + b"\xff" + good[101:],
+        b"\xff" + good[1:],
+        b"",
+        bytes(len(good)),
+    ):
+        file.write_bytes(bad)
+        assert not cache.read(0, 1, out)
+    assert not PackedCache(tmp_path, "another key").has(0, 1)
+
+
+def test_a_disk_that_refuses_is_left_alone(tmp_path: Path) -> None:
+    blocker = tmp_path / "file"
+    blocker.write_text("not a directory")
+    cache = PackedCache(blocker, "key")
+    cache.write(0, 0, np.zeros(64, np.uint8))
+    assert cache.full is not None
+    assert "no longer kept" in cache.full
+    cache.write(0, 1, np.zeros(64, np.uint8))
+    assert not cache.read(0, 0, np.zeros(64, np.uint8))
+
+
+# Who stays, and who reads.
+
+
+def test_what_is_used_most_stays() -> None:
+    residency = Residency(10, 3)
+    for expert in (0, 1, 2):
+        assert residency.place(expert, set()) is not None
+        residency.use(np.array([expert]))
+    for _ in range(5):
+        residency.use(np.array([0]))
+    residency.use(np.array([2]))
+    residency.use(np.array([7]))
+    slot = residency.place(7, set())
+    assert slot is not None
+    assert residency.resident() == [0, 2, 7]
+    assert residency.slot_of[1] == NOBODY
+    kept = {int(residency.slot_of[one]) for one in (0, 2, 7)}
+    assert residency.place(5, kept) is None
+    residency.release([2])
+    assert residency.place(5, kept - {slot}) is not None
+    assert residency.resident() == [0, 5, 7]
+
+
+def test_old_uses_fade() -> None:
+    residency = Residency(3, 2)
+    for expert in (0, 1):
+        residency.place(expert, set())
+    for _ in range(50):
+        residency.use(np.array([0]))
+    for _ in range(30_000):
+        residency.use(np.array([], np.int64))
+    residency.use(np.array([1]))
+    residency.use(np.array([2]))
+    residency.place(2, set())
+    assert residency.resident() == [1, 2]
+
+
+def test_urgent_reads_come_first_and_errors_reach_who_waits() -> None:
+    readers = Readers(1)
+    order: list[str] = []
+    begun, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        assert go.wait(10)
+
+    def fail() -> None:
+        raise OSError("no")
+
+    readers.submit(hold, urgent=True)
+    assert begun.wait(10)
+    later = readers.submit(lambda: order.append("ahead"), urgent=False)
+    hurried = readers.submit(lambda: order.append("hurried"), urgent=False)
+    soon = readers.submit(lambda: order.append("urgent"), urgent=True)
+    bad = readers.submit(fail, urgent=True)
+    readers.hurry(hurried)
+    go.set()
+    for job in (later, hurried, soon):
+        job.wait()
+    with pytest.raises(OSError, match="no"):
+        bad.wait()
+    assert order == ["hurried", "urgent", "ahead"]
+    readers.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        readers.submit(fail, urgent=True)
