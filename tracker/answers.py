@@ -33,6 +33,7 @@ from tracker.registry import Entry, Registry
 from tracker.relay import Relay
 
 MODELS_A_PEER = 64
+SET_BYTES_A_PEER = 1 << 20
 UNKNOWN_PLACE = Address("0.0.0.0", 0)
 
 
@@ -41,7 +42,7 @@ class HoldingsOutOfStep(SwarmError):
 
 
 class TooManyHoldings(SwarmError):
-    """Peer {peer} holds parts of more than {limit} models; the tracker keeps no more of one peer."""
+    """Peer {peer} holds {what}; no more is kept of one peer. Serve fewer models, or longer ranges."""
 
 
 class Answers:
@@ -81,6 +82,7 @@ class Answers:
         else:
             held = sets[0]
         self._note(entry, message.root)
+        self._account(entry, message.root, len(held.encode()))
         chunks.serve(caller.key, held, self._clock.monotonic_s())
         entry.revision = message.revision
         return Held(message.revision), b""
@@ -97,6 +99,7 @@ class Answers:
             raise BadMessage(message=message.kind, reason="an expert is in RAM and not ready")
         self._note(entry, message.root)
         experts = model.profile(message.profile)
+        self._account(entry, message.root + message.profile, len(payload))
         experts.serve(caller.key, ready, self._clock.monotonic_s())
         experts.resident[caller.key] = resident.encode()
         if message.last_resort:
@@ -224,10 +227,17 @@ class Answers:
             complete = complete and len(chosen) <= most
         return [contacts[peer] for peer in chosen[:most]], complete
 
+    @staticmethod
+    def _account(entry: Entry, subject: bytes, size: int) -> None:
+        others = sum(entry.set_bytes.values()) - entry.set_bytes.get(subject, 0)
+        if others + size > SET_BYTES_A_PEER:
+            raise TooManyHoldings(peer=entry.key, what=f"sets of more than {SET_BYTES_A_PEER} bytes")
+        entry.set_bytes[subject] = size
+
     def _note(self, entry: Entry, root: bytes) -> None:
         roots = self._catalogue.roots_of(entry.key)
         if root not in roots and len(roots) >= MODELS_A_PEER:
-            raise TooManyHoldings(peer=entry.key, limit=MODELS_A_PEER)
+            raise TooManyHoldings(peer=entry.key, what=f"parts of more than {MODELS_A_PEER} models")
         self._catalogue.note(entry.key, root)
 
 

@@ -95,12 +95,13 @@ class HoldingIndex(Generic[PeerId]):
             self._encoded.pop(peer, None)
         for changed, change in ((held - before, np.add), (before - held, np.subtract)):
             _apply(self._partial_replicas, changed, change)
-            for block in _touched(changed):
-                part = held.bits >> block * BLOCK_INDICES & _BLOCK_MASK
-                if part:
-                    self._blocks[block][peer] = part
-                else:
-                    self._blocks[block].pop(peer, None)
+        octets = held.bits.to_bytes(len(self._blocks) * _BLOCK_BYTES, "little")
+        for block in _touched(IndexSet(held.bits ^ before.bits)):
+            part = int.from_bytes(octets[block * _BLOCK_BYTES : (block + 1) * _BLOCK_BYTES], "little")
+            if part:
+                self._blocks[block][peer] = part
+            else:
+                self._blocks[block].pop(peer, None)
 
     def remove(self, peer: PeerId) -> bool:
         """Forgets a peer. False when it was not here."""

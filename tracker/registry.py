@@ -12,7 +12,7 @@ tracker, at the tracker's own host, or reach it through the relay.
 
 import ipaddress
 from collections import Counter, OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from swarm.errors import SwarmError
 from swarm.wire.address import Address
@@ -64,6 +64,8 @@ class Entry:
     revision: int = 0
     service_us: int = 0
     queue: int = 0
+    set_bytes: dict[bytes, int] = field(default_factory=dict)
+    """How long the sets are that it announced, by what they are about."""
     due_s: float = 0.0
     """When the next heartbeat should have come."""
     lost: bool = False

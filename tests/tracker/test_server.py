@@ -8,10 +8,11 @@ import pytest
 import trio
 
 from swarm.errors import SwarmError
+from swarm.wire import cbor
 from swarm.wire.address import Address
 from swarm.wire.holdings import IndexSet, MalformedHoldings
 from swarm.wire.keys import PeerKey
-from swarm.wire.messages import BadMessage
+from swarm.wire.messages import BadMessage, encode_fields
 from swarm.wire.messages.tracker import (
     PIECE_BYTES,
     AssignChunks,
@@ -43,6 +44,7 @@ from swarm.wire.messages.tracker import (
 )
 from swarm.wire.rpc import Busy, Unreachable
 from tests.tracker.kit import OPERATOR, FakeCaller, HandClock, Published, keys, manifest, published
+from tracker import answers
 from tracker.answers import MODELS_A_PEER, HoldingsOutOfStep, TooManyHoldings
 from tracker.catalogue import UnknownModel
 from tracker.judge import Banned, UnknownProof, Verdict
@@ -510,3 +512,23 @@ async def test_a_peer_holds_parts_of_so_many_models_only() -> None:
         root = (await here.publish(published(manifest("another", chunks=1)))).root
         with pytest.raises(TooManyHoldings):
             await hold(peer, generation, root, IndexSet.of([0]))
+
+
+async def test_a_peers_sets_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "SET_BYTES_A_PEER", 100)
+    async with world() as here:
+        peer, generation = await here.peer(1)
+        scattered = IndexSet.of(range(0, 400, 2))
+        assert len(scattered.encode()) == 51
+        one = (await here.publish(published(manifest("one", chunks=400)))).root
+        two = (await here.publish(published(manifest("two", chunks=400)))).root
+        await hold(peer, generation, one, scattered)
+        await hold(peer, generation, one, scattered)
+        with pytest.raises(TooManyHoldings, match="longer ranges"):
+            await hold(peer, generation, two, scattered)
+        await hold(peer, generation, two, IndexSet.of([5]))
+
+
+def test_a_heartbeat_is_small() -> None:
+    beat = Heartbeat(2**60, 10**6, 10**6, service_us=10**6, queue=1000)
+    assert len(cbor.encode(encode_fields(beat))) < 100
