@@ -63,6 +63,7 @@ class _Attempt:
     replica: Replica
     began_s: float
     in_hand: int
+    arrived: bool = False
     data: Buffer | None = None
     disk: OSError | None = None
 
@@ -172,7 +173,8 @@ class Flights:
         outcomes_in, outcomes = trio.open_memory_channel[_Attempt](math.inf)
         running: list[_Attempt] = []
         winner: _Attempt | None = None
-        hedges, may_hedge = 0, True
+        hedges = 0
+        hedge_at_s = trio.current_time() + self._ledger.hedge_after_s()
         async with trio.open_nursery() as nursery:
 
             def launch() -> bool:
@@ -188,23 +190,22 @@ class Flights:
             launch()
             try:
                 while running and winner is None:
-                    patience_s = math.inf
-                    if may_hedge:
-                        due_s = running[0].began_s + self._ledger.hedge_after_s()
-                        patience_s = max(due_s - trio.current_time(), 0.0)
-                    with trio.move_on_after(patience_s) as waiting:
+                    with trio.move_on_at(hedge_at_s) as waiting:
                         attempt = await outcomes.receive()
                     if waiting.cancelled_caught:
-                        may_hedge = False
-                        if self._hedges < HEDGES_AT_ONCE and launch():
-                            self._hedges += 1
-                            hedges += 1
+                        hedge_at_s += self._ledger.hedge_after_s()
+                        arrived = any(attempt.arrived for attempt in running)  # and is being stored
+                        if self._hedges < HEDGES_AT_ONCE and not arrived:
+                            hedge_at_s = math.inf  # one is enough, and when there is nobody else so is none
+                            started = launch()
+                            self._hedges += started
+                            hedges += started
                         continue
                     running.remove(attempt)
                     if attempt.data is not None or attempt.disk is not None:
                         winner = attempt
-                    elif not running:
-                        may_hedge = launch()
+                    elif not running and launch():
+                        hedge_at_s = trio.current_time() + self._ledger.hedge_after_s()
             finally:
                 self._hedges -= hedges
                 nursery.cancel_scope.cancel()
@@ -223,6 +224,7 @@ class Flights:
         try:
             with trio.fail_after(ledger.policy.deadline_s):
                 data = await replica.fetch(chunk)
+            attempt.arrived = True
             seconds = trio.current_time() - attempt.began_s
             if len(data) != chunk.size:
                 raise WrongBytes(address=chunk.address, found=f"{len(data)} bytes instead of {chunk.size}")

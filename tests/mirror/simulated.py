@@ -230,6 +230,10 @@ class FaultyFiles:
         self._left = nth
         self._number = number
 
+    def restart(self, nth: int) -> None:
+        """Counts anew."""
+        self._left = nth
+
     @property
     def reached(self) -> bool:
         """Whether there were as many operations; one that only gives something back does not fail."""
