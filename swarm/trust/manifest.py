@@ -83,7 +83,7 @@ class Digests(Sequence[bytes]):
 
 @dataclass(frozen=True)
 class FileEntry:
-    """A file of the model: relative path with ``/``, size in bytes, sha256 of each MiB; the last may be short."""
+    """A file of the model: relative path with ``/``, size in bytes, sha256 of each MiB (or last part)."""
 
     path: str
     size: int

@@ -24,10 +24,8 @@ _NAMES = {"format", "scope", "name", "accepted_at", "offered_at", "signed"}
 
 
 class OperatorChanged(SwarmError):
-    """“{name}” is signed by {found}, but its operator is {expected}; it was refused.
-
-    Somebody may be passing off another model under its name. Only forgetting the old operator on purpose
-    changes that.
+    """“{name}” is signed by {found}, but its operator is {expected}; it was refused. Somebody may be passing
+    off another model under its name; if the operator did change, forget the old one first.
     """
 
 
@@ -44,7 +42,9 @@ class Equivocation(SwarmError):
 
 
 class Expired(SwarmError):
-    """The manifest of “{name}” expired {days} days ago; its operator must sign a new one. Is the clock right?"""
+    """The manifest of “{name}” expired {days} days ago; its operator must sign a new one, or the clock here
+    is wrong.
+    """
 
 
 class NotYetIssued(SwarmError):
@@ -52,9 +52,8 @@ class NotYetIssued(SwarmError):
 
 
 class MemoryDamaged(SwarmError):
-    """What was remembered of “{name}” cannot be read from {path}: {reason}.
-
-    Remove the file to trust the model's operator anew.
+    """What was remembered of “{name}” cannot be read from {path}: {reason}. Remove the file to trust the
+    model's operator anew.
     """
 
 
