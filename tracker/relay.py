@@ -168,7 +168,8 @@ class Relay:
         try:
             await self._ask(far.peer, RelayIncoming(there.number, caller.key))
         except BaseException:
-            self._remove(here)
+            # The peer may have taken the stream in the same moment as the asker gave it up.
+            self._reset(here, "nobody waits for it any more", told=here)
             raise
         if here.number not in near.streams:
             raise RelayRefused(peer=message.target, reason="its connection was lost")

@@ -314,6 +314,32 @@ async def test_a_peer_that_does_not_answer_is_given_up(autojump_clock: trio.test
         assert here.tracker.relay.streams == 0
 
 
+async def test_a_stream_that_its_asker_gave_up_is_reset(autojump_clock: trio.testing.MockClock) -> None:
+    async with world() as here:
+        end = RelayEnd()
+        handlers = end.handlers()
+        take = handlers[RelayIncoming]
+
+        async def slowly(
+            caller: Peer, message: RelayIncoming, payload: Buffer
+        ) -> tuple[Message, Buffer] | None:
+            taken = await take(caller, message, payload)
+            await trio.sleep(3)
+            return taken
+
+        end.attach(await here.connect(HIDDEN, {**handlers, RelayIncoming: slowly}))
+        reply = await end.peer.request(RegisterPeer("slow", (), 0))
+        assert isinstance(reply.message, PeerRegistered)
+        await end.listen(reply.message.generation)
+        asker = await here.end(ASKER)
+        with trio.move_on_after(1):
+            await asker.open(HIDDEN.key)
+        _, stream = await end.accept()
+        with pytest.raises(trio.BrokenResourceError, match="nobody waits"):
+            await stream.receive_some()
+        assert here.tracker.relay.streams == 0
+
+
 async def test_a_silent_stream_ends(autojump_clock: trio.testing.MockClock) -> None:
     async with world(RelayLimits(silence_s=8)) as here:
         hidden, asker = await here.hidden(), await here.end(ASKER)
