@@ -13,12 +13,9 @@ import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import trio
 
-from swarm.wire import rpc
-from swarm.wire.address import Address
 from swarm.wire.keys import KeyPair, PeerKey
 from swarm.wire.messages import Message
 from swarm.wire.messages.tracker import (
@@ -39,7 +36,7 @@ from tracker.quota import Quota, Rate
 from tracker.reach import DialBack, Reach, dial_back_with, find_reach, plain
 from tracker.registry import Limits, Registry, network_of
 from tracker.relay import Relay, RelayLimits
-from tracker.store import SqliteStore, Store
+from tracker.store import Store
 
 SWEEP_S = 5.0
 REQUESTS_A_KEY = Rate(per_second=100, burst=1000)
@@ -225,29 +222,3 @@ async def open_tracker(
         nursery.start_soon(tracker.sweep)
         yield tracker
         nursery.cancel_scope.cancel()
-
-
-async def run_tracker(
-    keys: KeyPair,
-    store_path: Path,
-    host: str | None,
-    port: int,
-    *,
-    psk: bytes | None = None,
-    options: Options | None = None,
-    verifier: Verifier | None = None,
-    task_status: trio.TaskStatus[list[Address]] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Runs a tracker that serves no model itself, until cancelled; starts with the addresses it listens on.
-
-    UnusableStore, and CannotListen when the port is taken.
-    """
-    listeners = await rpc.listen(host, port)
-    store = await trio.to_thread.run_sync(SqliteStore, store_path)
-    try:
-        async with open_tracker(keys, store, psk=psk, options=options, verifier=verifier) as tracker:
-            await rpc.serve(listeners, keys, tracker.handlers(), psk=psk, task_status=task_status)
-    finally:
-        store.close()
-        for listener in listeners:
-            await listener.aclose()

@@ -100,6 +100,30 @@ def test_more_room_than_experts_takes_everything_and_a_dense_model_nothing() -> 
     assert assign_chunks(same(0), same(0), EMPTY, 5, 0) == EMPTY
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_disk_donors_of_any_size_replicate_evenly_and_keep_ranges_together(seed: int) -> None:
+    luck = random.Random(seed)
+    total = 3000
+    replicas, ranges = same(total), 0
+    donors: list[IndexSet] = []
+    for _ in range(40):
+        mine = assign_chunks(replicas, same(total), EMPTY, luck.randrange(100, 900), luck.getrandbits(32))
+        replicas[list(mine)] += 1
+        donors.append(mine)
+        ranges += len(mine.ranges())
+    assert replicas.max() - replicas.min() <= 1
+    assert ranges < 8 * len(donors)
+    # Half of them go; those that stay and have room fill the gaps, and none is moved without need.
+    for gone in donors[::2]:
+        replicas[list(gone)] -= 1
+    for kept in donors[1::2]:
+        replicas[list(kept)] -= 1
+        mine = assign_chunks(replicas, same(total), kept, len(kept) + 300, luck.getrandbits(32))
+        assert kept <= mine
+        replicas[list(mine)] += 1
+    assert replicas.min() >= 2
+
+
 def test_foreign_numbers_are_refused() -> None:
     with pytest.raises(ValueError, match="index 7 where 4 exist"):
         assign_chunks(same(4), same(4), IndexSet.of([7]), 2, 0)

@@ -1,11 +1,10 @@
 """A tracker on a real port: dialling back, private swarms, restarts, and the relay over sockets."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 
-import pytest
 import trio
 
 from swarm.wire import rpc
@@ -29,7 +28,8 @@ from swarm.wire.rpc import Buffer, Peer
 from swarm.wire.server import Server
 from tests.tracker.kit import keys, manifest, published
 from tracker.relayed import RelayEnd, dial_relayed, serve_relayed
-from tracker.server import run_tracker
+from tracker.server import open_tracker
+from tracker.store import SqliteStore
 
 TRACKER = keys(0)
 TOKEN = b"t" * 32
@@ -37,12 +37,15 @@ FAR_FUTURE_S = (1 << 40) - 1
 
 
 @asynccontextmanager
-async def running(store: Path, token: bytes | None = None) -> AsyncIterator[Address]:
-    async with trio.open_nursery() as nursery:
-        addresses = await nursery.start(partial(run_tracker, TRACKER, store, "127.0.0.1", 0, psk=token))
-        with trio.fail_after(20):
-            yield addresses[0]
-        nursery.cancel_scope.cancel()
+async def running(path: Path, token: bytes | None = None) -> AsyncIterator[Address]:
+    with closing(SqliteStore(path)) as store:
+        async with open_tracker(TRACKER, store, psk=token) as tracker, trio.open_nursery() as nursery:
+            listeners = await rpc.listen("127.0.0.1", 0)
+            serve = partial(rpc.serve, listeners, TRACKER, tracker.handlers(), psk=token)
+            addresses = await nursery.start(serve)
+            with trio.fail_after(20):
+                yield addresses[0]
+            nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager
@@ -97,12 +100,6 @@ async def test_who_answers_with_another_key_is_not_published(tmp_path: Path) -> 
         registered = await register(peer, served.port)
         assert registered.address == ""
         assert "key" in registered.obstacle
-
-
-async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
-    async with running(tmp_path / "one.sqlite") as address:
-        with pytest.raises(rpc.CannotListen):
-            await run_tracker(keys(9), tmp_path / "two.sqlite", "127.0.0.1", address.port)
 
 
 async def test_a_peer_that_listens_nowhere_is_reached_through_the_relay(tmp_path: Path) -> None:
