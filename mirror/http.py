@@ -1,0 +1,155 @@
+"""Chunks from web servers: a Hugging Face repository, a bucket, any server that knows Range.
+
+A source is a web address that a manifest names. The file's path is put where it says `{path}`, else behind
+its own path, before any query; an address that already ends in the file's path is that of the one file (a
+presigned one, say). What comes is checked like a peer's bytes, so a source needs to be neither trusted nor
+encrypted.
+"""
+
+from collections.abc import AsyncIterator, Hashable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+import httpx2
+import trio
+
+from mirror.errors import ReplicaBusy, ReplicaFailed, ReplicaLacks
+from mirror.replica import Buffer, Replica, Replicas
+from mirror.tree import Chunk
+
+LAST_RESORT = 1
+FIRST_RESORT = -1
+_ABSENT = {401, 403, 404, 410, 416}
+_PATIENCE = {429, 503}
+_RETRY_S = 5.0
+_MOST_RETRY_S = 3600.0
+
+
+def address_of(source: str, path: str) -> str:
+    """The web address of a model's file below a source."""
+    quoted = quote(path)
+    if "{path}" in source:
+        return source.replace("{path}", quoted)
+    parts = urlsplit(source)
+    if unquote(parts.path).endswith("/" + path):
+        return source
+    return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{quoted}"))
+
+
+class WebReplica:
+    """One web source; `mirror.replica.Replica`. Made by `web_replicas`."""
+
+    def __init__(self, source: str, client: httpx2.AsyncClient, tier: int) -> None:
+        self._source = source
+        self._client = client
+        self._tier = tier
+
+    @property
+    def key(self) -> Hashable:
+        """The source's address."""
+        return self._source
+
+    @property
+    def name(self) -> str:
+        """The server's name, without the secrets that a presigned address holds."""
+        return urlsplit(self._source).hostname or "a web source"
+
+    @property
+    def tier(self) -> int:
+        """Before or after the peers."""
+        return self._tier
+
+    async def fetch(self, chunk: Chunk) -> Buffer:
+        """What the server gives for the chunk's range: at most a byte more than the chunk has.
+
+        ReplicaLacks, ReplicaBusy, ReplicaFailed.
+        """
+        last = chunk.offset + chunk.size - 1
+        headers = {"Range": f"bytes={chunk.offset}-{last}", "Accept-Encoding": "identity"}
+        data = bytearray()
+        try:
+            # Unlike leaving the loop, cancelling ends the generators within generators that a body comes through.
+            with trio.CancelScope() as enough:
+                address = address_of(self._source, chunk.path)
+                async with self._client.stream("GET", address, headers=headers) as answer:
+                    self._judge(answer, chunk)
+                    async for part in answer.aiter_raw():
+                        data += part[: chunk.size + 1 - len(data)]
+                        if len(data) > chunk.size:
+                            enough.cancel()
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise self._failed(chunk, f"{type(error).__name__}: {error}") from error
+        whole_file = answer.status_code == 200
+        return data[: chunk.size] if whole_file else data
+
+    def _judge(self, answer: httpx2.Response, chunk: Chunk) -> None:
+        """Returns when the body to come is the range that was asked for."""
+        status = answer.status_code
+        told = {"replica": self.name, "chunk": chunk.index, "path": chunk.path}
+        if status in _ABSENT:
+            raise ReplicaLacks(**told, reason=f"HTTP status {status}")
+        if status in _PATIENCE:
+            retry_after_s = _retry_after_s(answer.headers.get("Retry-After"))
+            raise ReplicaBusy(retry_after_s=retry_after_s, **told, reason=f"HTTP status {status}")
+        if status == 200 and chunk.offset > 0:
+            raise self._failed(chunk, "the server does not know Range and sends whole files")
+        if status == 206:
+            given = answer.headers.get("Content-Range", "")
+            if not given.startswith(f"bytes {chunk.offset}-"):
+                raise self._failed(chunk, f"it sends another range than was asked for ({given or 'unnamed'})")
+        elif status != 200:
+            raise self._failed(chunk, f"HTTP status {status}")
+
+    def _failed(self, chunk: Chunk, reason: str) -> ReplicaFailed:
+        return ReplicaFailed(replica=self.name, chunk=chunk.index, path=chunk.path, reason=reason)
+
+
+class WithWeb:
+    """`mirror.replica.Replicas` that has web sources beside the peers, or web sources alone."""
+
+    def __init__(self, web: Sequence[Replica], peers: Replicas | None = None) -> None:
+        self._web = tuple(web)
+        self._peers = peers
+
+    def holders(self, chunk: Chunk) -> Sequence[Replica]:
+        """The peers that have the chunk, and every web source."""
+        return [*(self._peers.holders(chunk) if self._peers else ()), *self._web]
+
+    async def refresh(self) -> None:
+        """Has the peers looked up again."""
+        if self._peers is not None:
+            await self._peers.refresh()
+
+    def accuse(self, replica: Replica, chunk: Chunk, reason: str, banned_s: float) -> None:
+        """Passes on what is said of peers; nobody else is told of a web server."""
+        if self._peers is not None and not isinstance(replica, WebReplica):
+            self._peers.accuse(replica, chunk, reason, banned_s)
+
+
+@asynccontextmanager
+async def web_replicas(sources: Iterable[str], tier: int = LAST_RESORT) -> AsyncIterator[list[WebReplica]]:
+    """The replicas of these sources, with connections of their own until the end of the block."""
+    async with httpx2.AsyncClient(
+        follow_redirects=True,
+        max_redirects=5,
+        timeout=httpx2.Timeout(20.0, connect=10.0),
+        limits=httpx2.Limits(max_connections=16),
+        headers={"User-Agent": "swarm"},
+    ) as client:
+        yield [WebReplica(source, client, tier) for source in sources]
+
+
+def _retry_after_s(header: str | None) -> float:
+    """The seconds a Retry-After header asks for: a number, or a date (RFC 9110, 10.2.3)."""
+    if header is None:
+        return _RETRY_S
+    try:
+        seconds = float(header)
+    except ValueError:
+        try:
+            seconds = (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds()
+        except (TypeError, ValueError):
+            return _RETRY_S
+    return min(max(seconds, 0.0), _MOST_RETRY_S) if seconds == seconds else _RETRY_S
