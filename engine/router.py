@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.arrays import F32, I32
-from engine.kernels import softmax, sums, topk
+from engine.kernels import sigmoid, softmax, sums, topk
 from engine.layers import Linear
 
 
@@ -39,3 +39,32 @@ def grouped(scores: F32, groups: int, kept: int, best: int = 2) -> F32:
     mask = np.zeros((len(scores), groups), np.bool_)
     np.put_along_axis(mask, chosen.astype(np.intp), True, 1)
     return np.where(mask[:, :, None], split, np.float32(-np.inf)).reshape(scores.shape)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SigmoidRouter:
+    """The k largest of sigmoid(logits) + `correction`, within the best `groups_kept` of `groups` groups.
+
+    `correction` f32 [E] steers the choice alone: the weights are the scores without it, with `normalise`
+    divided by their sum, and times `scale` (DeepSeek-V3, arXiv 2412.19437, section 2.1.2).
+    """
+
+    logits: Linear
+    k: int
+    correction: F32 | None = None
+    normalise: bool = True
+    scale: float = 1.0
+    groups: int = 1
+    groups_kept: int = 1
+
+    def __call__(self, x: F32) -> tuple[I32, F32]:
+        """x [N, D] -> ids int32 [N, k], best first, and weights f32 [N, k]."""
+        scores = sigmoid(self.logits(x))
+        choice = scores if self.correction is None else scores + self.correction
+        if self.groups_kept < self.groups:
+            choice = grouped(choice, self.groups, self.groups_kept)
+        ids = topk(choice, self.k)[0]
+        weights = np.take_along_axis(scores, ids.astype(np.intp), 1)
+        if self.normalise:
+            weights = weights / (sums(weights) + np.float32(1e-20))[:, None]
+        return ids, weights * np.float32(self.scale)

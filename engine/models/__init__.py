@@ -6,6 +6,7 @@ its routed experts lie, its layers, and at the end `FAMILY`. To add one, write t
 """
 
 import importlib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,12 @@ if TYPE_CHECKING:
 
 # Family file by model_type; kept here so that listing them loads none.
 FAMILIES: Mapping[str, str] = {
+    "glm4_moe": "glm4_moe",
+    "hy_v3": "hy_v3",
+    "minimax_m2": "minimax_m2",
+    "mixtral": "mixtral",
     "olmoe": "olmoe",
+    "qwen2_moe": "qwen2_moe",
     "qwen3_moe": "qwen3_moe",
 }
 
@@ -162,3 +168,9 @@ def family_of(config: Mapping[str, Any]) -> Family[Any]:
 def families() -> list[Family[Any]]:
     """All families, by name."""
     return [_family(module) for module in sorted(set(FAMILIES.values()))]
+
+
+def beyond(name: str, layers: int) -> bool:
+    """Whether a tensor belongs to a layer past the last, where releases keep multi-token prediction."""
+    match = re.match(r"(?:model\.)?layers\.(\d+)\.", name)
+    return match is not None and int(match[1]) >= layers

@@ -39,6 +39,15 @@ FOLDERS = {
     "qwen3_moe-yarn": Folder(q8=0.006, q4=1.2),
     "qwen3_moe-sharded": Folder(q8=0.005, q4=0.9),
     "qwen3_moe-int4": Folder(q8=0.005, q4=0.6, auto=0.004),
+    "qwen2_moe": Folder(q8=0.015, q4=0.7),
+    "mixtral": Folder(q8=0.012, q4=1.0),
+    "mixtral-window": Folder(q8=0.02, q4=0.9),
+    "minimax_m2": Folder(q8=0.012, q4=0.7),
+    "minimax_m2-fp8": Folder(q8=0.025, q4=0.7),
+    "glm4_moe": Folder(q8=0.1, q4=1.2),
+    "glm4_moe-air": Folder(q8=0.008, q4=1.4),
+    "hy_v3": Folder(q8=0.02, q4=1.6),
+    "hy_v3-tied": Folder(q8=0.07, q4=1.4),
 }
 MOST_CUTS = 48  # of longer prompts only so many cuts are tried, spread evenly
 

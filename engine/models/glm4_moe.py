@@ -1,0 +1,189 @@
+"""GLM-4.5 to 4.7 (arXiv 2508.06471): dense first layers, shared experts, sigmoid router within groups."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engine.arrays import F32
+from engine.cache import KeyValue, State
+from engine.config import Reader
+from engine.experts import ExpertLayout, ExpertRefs, Experts, MatrixRef
+from engine.kernels import Activation
+from engine.layers import Norm, attend
+from engine.loader import Loader
+from engine.models import Batch, Family, Model, beyond
+from engine.rotary import RopeSettings, Rotary
+from engine.router import SigmoidRouter
+
+SILU = Activation("silu")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    hidden: int
+    intermediate: int  # of dense layers
+    expert_intermediate: int
+    layers: int
+    dense_layers: int  # the first ones
+    heads: int
+    kv_heads: int
+    head_dim: int
+    experts: int
+    experts_per_token: int
+    shared_experts: int
+    normalise: bool
+    routing_scale: float
+    groups: int
+    groups_kept: int
+    qk_norm: bool
+    attention_bias: bool
+    rotary_dim: int
+    epsilon: float
+    rope: RopeSettings
+    vocabulary: int
+    context: int
+    tied: bool
+
+
+def parse(config: Mapping[str, Any]) -> Config:
+    read = Reader(config)
+    read.refuse(hidden_act="silu", scoring_func="sigmoid", topk_method="noaux_tc")
+    hidden, heads = read.count("hidden_size"), read.count("num_attention_heads")
+    context = read.count("max_position_embeddings", default=131072)
+    rope = RopeSettings.of(read, context=context)
+    head_dim = read.count("head_dim", default=hidden // heads)
+    return Config(
+        hidden=hidden,
+        intermediate=read.count("intermediate_size", default=10944),
+        expert_intermediate=read.count("moe_intermediate_size", default=1408),
+        layers=read.count("num_hidden_layers"),
+        dense_layers=read.count("first_k_dense_replace", default=1, least=0),
+        heads=heads,
+        kv_heads=read.count("num_key_value_heads", default=8),
+        head_dim=head_dim,
+        experts=read.count("n_routed_experts", "num_local_experts", default=128),
+        experts_per_token=read.count("num_experts_per_tok", default=8),
+        shared_experts=read.count("n_shared_experts", default=1),
+        normalise=read.flag("norm_topk_prob", default=True),
+        routing_scale=read.number("routed_scaling_factor", default=1.0),
+        groups=read.count("n_group", default=1),
+        groups_kept=read.count("topk_group", default=1),
+        qk_norm=read.flag("use_qk_norm", default=False),
+        attention_bias=read.flag("attention_bias", default=False),
+        # Released configurations always say how much is rotated; where they do not, the reference takes half.
+        rotary_dim=int(head_dim * (rope.partial if says_partial(read) else 0.5)),
+        epsilon=read.number("rms_norm_eps", default=1e-5),
+        rope=rope,
+        vocabulary=read.count("vocab_size"),
+        context=rope.context(context),
+        tied=read.flag("tie_word_embeddings", default=False),
+    )
+
+
+def says_partial(read: Reader) -> bool:
+    """Whether the configuration says what share of a head is rotated."""
+    return "partial_rotary_factor" in read or (
+        "rope_parameters" in read and "partial_rotary_factor" in read.part("rope_parameters")
+    )
+
+
+def experts(config: Config) -> ExpertLayout:
+    def refs(layer: int, expert: int) -> ExpertRefs:
+        name = f"model.layers.{layer}.mlp.experts.{expert}"
+        return ExpertRefs(*(MatrixRef(f"{name}.{part}_proj") for part in ("gate", "up", "down")))
+
+    sparse = range(config.dense_layers, config.layers)
+    return ExpertLayout(config.hidden, config.expert_intermediate, SILU, config.experts, sparse, refs)
+
+
+class Layer:
+    def __init__(self, config: Config, load: Loader, index: int) -> None:
+        name = f"model.layers.{index}"
+        c, attention = config, f"{name}.self_attn"
+        q_width, kv_width = c.heads * c.head_dim, c.kv_heads * c.head_dim
+        self.config, self.index = config, index
+        self.attention_norm = Norm(load.vector(f"{name}.input_layernorm", c.hidden), c.epsilon)
+        self.qkv = load.stack(
+            [f"{attention}.q_proj", f"{attention}.k_proj", f"{attention}.v_proj"],
+            [q_width, kv_width, kv_width],
+            c.hidden,
+            bias=c.attention_bias,
+        )
+        if c.qk_norm:
+            self.q_norm = Norm(load.vector(f"{attention}.q_norm", c.head_dim), c.epsilon)
+            self.k_norm = Norm(load.vector(f"{attention}.k_norm", c.head_dim), c.epsilon)
+        self.output = load.linear(f"{attention}.o_proj", c.hidden, q_width)
+        self.feed_norm = Norm(load.vector(f"{name}.post_attention_layernorm", c.hidden), c.epsilon)
+        self.router: SigmoidRouter | None = None
+        if index < c.dense_layers:
+            self.mlp = load.mlp(f"{name}.mlp", c.hidden, c.intermediate, SILU)
+        else:
+            gate = load.linear(f"{name}.mlp.gate", c.experts, c.hidden, exact=True)
+            correction = load.vector(f"{name}.mlp.gate.e_score_correction_bias", c.experts)
+            self.router = SigmoidRouter(
+                gate, c.experts_per_token, correction, c.normalise, c.routing_scale, c.groups, c.groups_kept
+            )
+            shared = c.expert_intermediate * c.shared_experts
+            self.mlp = load.mlp(f"{name}.mlp.shared_experts", c.hidden, shared, SILU)
+
+    def attend(self, x: F32, batch: Batch, rotary: Rotary, angles: tuple[F32, F32]) -> F32:
+        c, count = self.config, len(batch)
+        q, k, v = self.qkv(self.attention_norm(x))
+        q, k = q.reshape(count, c.heads, c.head_dim), k.reshape(count, c.kv_heads, c.head_dim)
+        if c.qk_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k = rotary.turn(q, angles), rotary.turn(k, angles)
+        v = v.reshape(count, c.kv_heads, c.head_dim)
+        seen = attend(batch, batch.parts(self.index), q, k, v, scale=c.head_dim**-0.5)
+        return x + self.output(seen)
+
+    def feed(self, x: F32, experts: Experts) -> F32:
+        rows = self.feed_norm(x)
+        if self.router is None:
+            return x + self.mlp(rows)
+        return x + (experts(self.index, rows, *self.router(rows)) + self.mlp(rows))
+
+    def guess(self, x: F32, experts: Experts) -> None:
+        """Announces the experts that rows like these would go to."""
+        if self.router is not None:
+            experts.prefetch(self.index, self.router(self.feed_norm(x))[0])
+
+
+class Glm4Moe(Model):
+    def __init__(self, config: Config, load: Loader) -> None:
+        self.config = config
+        self.vocab_size, self.context_length = config.vocabulary, config.context
+        self.layers_count = config.layers
+        self.embedding = load.embedding("model.embed_tokens", config.vocabulary, config.hidden)
+        self.rotary = Rotary.of(config.rope, config.rotary_dim)
+        self.layers = [Layer(config, load, index) for index in range(config.layers)]
+        self.norm = Norm(load.vector("model.norm", config.hidden), config.epsilon)
+        self.head = load.head(
+            "lm_head", "model.embed_tokens", config.vocabulary, config.hidden, tied=config.tied
+        )
+        self.resident_bytes = load.resident_bytes
+        self.cache_dtype = load.cache_dtype
+
+    def new_state(self) -> State:
+        width = (self.config.kv_heads, self.config.head_dim)
+        return State([KeyValue([width, width], self.cache_dtype) for _ in self.layers])
+
+    def run(self, batch: Batch, experts: Experts) -> F32:
+        x = self.embedding(batch.tokens)
+        angles = self.rotary.angles(batch.positions)
+        for layer in self.layers:
+            x = layer.attend(x, batch, self.rotary, angles)
+            if experts.looks_ahead and layer.index + 1 < len(self.layers):
+                self.layers[layer.index + 1].guess(x, experts)
+            x = layer.feed(x, experts)
+        return self.head(self.norm(batch.select(x)))
+
+
+FAMILY = Family(
+    "GLM-4.5",
+    ("glm4_moe",),
+    parse,
+    experts,
+    Glm4Moe,
+    skips=lambda config, name: beyond(name, config.layers),
+)

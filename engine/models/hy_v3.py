@@ -1,0 +1,182 @@
+"""Tencent Hy3: a dense first layer, shared experts, q and k normed by head, sigmoid router with a scale."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engine.arrays import F32
+from engine.cache import KeyValue, State
+from engine.config import Reader
+from engine.errors import ConfigError
+from engine.experts import ExpertLayout, ExpertRefs, Experts, MatrixRef
+from engine.kernels import Activation
+from engine.layers import Norm, attend
+from engine.loader import Loader
+from engine.models import Batch, Family, Model, beyond
+from engine.rotary import RopeSettings, Rotary
+from engine.router import SigmoidRouter
+
+SILU = Activation("silu")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    hidden: int
+    intermediate: int  # of dense layers
+    expert_intermediate: int
+    layers: int
+    sparse_layers: tuple[int, ...]
+    heads: int
+    kv_heads: int
+    head_dim: int
+    experts: int
+    experts_per_token: int
+    shared_experts: int
+    routing_scale: float
+    attention_bias: bool
+    epsilon: float
+    rope: RopeSettings
+    vocabulary: int
+    context: int
+    tied: bool
+
+
+def parse(config: Mapping[str, Any]) -> Config:
+    read = Reader(config)
+    read.refuse(
+        hidden_act="silu",
+        mlp_bias=False,
+        qk_norm=True,
+        moe_router_use_sigmoid=True,
+        moe_router_enable_expert_bias=True,
+    )
+    hidden, heads = read.count("hidden_size"), read.count("num_attention_heads")
+    context = read.count("max_position_embeddings", default=131072)
+    rope = RopeSettings.of(read, theta=11_158_840.0, context=context)
+    layers = read.count("num_hidden_layers")
+    dense = read.count("first_k_dense_replace", default=1, least=0)
+    kinds = read.texts(
+        "mlp_layer_types", default=["dense" if layer < dense else "sparse" for layer in range(layers)]
+    )
+    if len(kinds) != layers or not {*kinds} <= {"dense", "sparse"}:
+        raise ConfigError(
+            f"config.json: mlp_layer_types does not say dense or sparse for each of {layers} layers"
+        )
+    return Config(
+        hidden=hidden,
+        intermediate=read.count("intermediate_size", default=13312),
+        expert_intermediate=read.count("moe_intermediate_size", "expert_hidden_dim", default=1536),
+        layers=layers,
+        sparse_layers=tuple(layer for layer, kind in enumerate(kinds) if kind == "sparse"),
+        heads=heads,
+        kv_heads=read.count("num_key_value_heads", default=8),
+        head_dim=read.count("head_dim", default=128),
+        experts=read.count("num_experts", "num_local_experts", default=192),
+        experts_per_token=read.count("num_experts_per_tok", default=8),
+        shared_experts=read.count("num_shared_experts", default=1),
+        routing_scale=read.number("router_scaling_factor", default=2.826),
+        attention_bias=read.flag("attention_bias", default=False),
+        epsilon=read.number("rms_norm_eps", default=1e-5),
+        rope=rope,
+        vocabulary=read.count("vocab_size"),
+        context=rope.context(context),
+        tied=read.flag("tie_word_embeddings", default=False),
+    )
+
+
+def experts(config: Config) -> ExpertLayout:
+    def refs(layer: int, expert: int) -> ExpertRefs:
+        name = f"model.layers.{layer}.mlp.experts.{expert}"
+        return ExpertRefs(*(MatrixRef(f"{name}.{part}_proj") for part in ("gate", "up", "down")))
+
+    return ExpertLayout(
+        config.hidden, config.expert_intermediate, SILU, config.experts, config.sparse_layers, refs
+    )
+
+
+class Layer:
+    def __init__(self, config: Config, load: Loader, index: int) -> None:
+        name = f"model.layers.{index}"
+        c, attention = config, f"{name}.self_attn"
+        q_width, kv_width = c.heads * c.head_dim, c.kv_heads * c.head_dim
+        self.config, self.index = config, index
+        self.attention_norm = Norm(load.vector(f"{name}.input_layernorm", c.hidden), c.epsilon)
+        self.qkv = load.stack(
+            [f"{attention}.q_proj", f"{attention}.k_proj", f"{attention}.v_proj"],
+            [q_width, kv_width, kv_width],
+            c.hidden,
+            bias=c.attention_bias,
+        )
+        self.q_norm = Norm(load.vector(f"{attention}.q_norm", c.head_dim), c.epsilon)
+        self.k_norm = Norm(load.vector(f"{attention}.k_norm", c.head_dim), c.epsilon)
+        self.output = load.linear(f"{attention}.o_proj", c.hidden, q_width, bias=c.attention_bias)
+        self.feed_norm = Norm(load.vector(f"{name}.post_attention_layernorm", c.hidden), c.epsilon)
+        self.router: SigmoidRouter | None = None
+        if index not in c.sparse_layers:
+            self.mlp = load.mlp(f"{name}.mlp", c.hidden, c.intermediate, SILU)
+        else:
+            gate = load.linear(f"{name}.mlp.router.gate", c.experts, c.hidden, exact=True)
+            correction = load.vector(f"{name}.mlp.expert_bias", c.experts)
+            self.router = SigmoidRouter(gate, c.experts_per_token, correction, scale=c.routing_scale)
+            shared = c.expert_intermediate * c.shared_experts
+            self.mlp = load.mlp(f"{name}.mlp.shared_mlp", c.hidden, shared, SILU)
+
+    def attend(self, x: F32, batch: Batch, rotary: Rotary, angles: tuple[F32, F32]) -> F32:
+        c, count = self.config, len(batch)
+        q, k, v = self.qkv(self.attention_norm(x))
+        q = rotary.turn(self.q_norm(q.reshape(count, c.heads, c.head_dim)), angles)
+        k = rotary.turn(self.k_norm(k.reshape(count, c.kv_heads, c.head_dim)), angles)
+        v = v.reshape(count, c.kv_heads, c.head_dim)
+        seen = attend(batch, batch.parts(self.index), q, k, v, scale=c.head_dim**-0.5)
+        return x + self.output(seen)
+
+    def feed(self, x: F32, experts: Experts) -> F32:
+        rows = self.feed_norm(x)
+        if self.router is None:
+            return x + self.mlp(rows)
+        return x + (experts(self.index, rows, *self.router(rows)) + self.mlp(rows))
+
+    def guess(self, x: F32, experts: Experts) -> None:
+        """Announces the experts that rows like these would go to."""
+        if self.router is not None:
+            experts.prefetch(self.index, self.router(self.feed_norm(x))[0])
+
+
+class HyV3(Model):
+    def __init__(self, config: Config, load: Loader) -> None:
+        self.config = config
+        self.vocab_size, self.context_length = config.vocabulary, config.context
+        self.layers_count = config.layers
+        self.embedding = load.embedding("model.embed_tokens", config.vocabulary, config.hidden)
+        self.rotary = Rotary.of(config.rope, config.head_dim)
+        self.layers = [Layer(config, load, index) for index in range(config.layers)]
+        self.norm = Norm(load.vector("model.norm", config.hidden), config.epsilon)
+        self.head = load.head(
+            "lm_head", "model.embed_tokens", config.vocabulary, config.hidden, tied=config.tied
+        )
+        self.resident_bytes = load.resident_bytes
+        self.cache_dtype = load.cache_dtype
+
+    def new_state(self) -> State:
+        width = (self.config.kv_heads, self.config.head_dim)
+        return State([KeyValue([width, width], self.cache_dtype) for _ in self.layers])
+
+    def run(self, batch: Batch, experts: Experts) -> F32:
+        x = self.embedding(batch.tokens)
+        angles = self.rotary.angles(batch.positions)
+        for layer in self.layers:
+            x = layer.attend(x, batch, self.rotary, angles)
+            if experts.looks_ahead and layer.index + 1 < len(self.layers):
+                self.layers[layer.index + 1].guess(x, experts)
+            x = layer.feed(x, experts)
+        return self.head(self.norm(batch.select(x)))
+
+
+FAMILY = Family(
+    "Hy3",
+    ("hy_v3",),
+    parse,
+    experts,
+    HyV3,
+    skips=lambda config, name: beyond(name, config.layers),
+)
