@@ -11,6 +11,7 @@ I32: TypeAlias = npt.NDArray[np.int32]
 U8: TypeAlias = npt.NDArray[np.uint8]
 
 ALIGNMENT = 64  # bytes; one cache line, and one AVX-512 load
+SMALL_BYTES = 1 << 18
 
 
 def aligned_bytes(count: int) -> U8:
@@ -21,9 +22,14 @@ def aligned_bytes(count: int) -> U8:
 
 
 def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    """An uninitialised array whose first element starts on a multiple of `ALIGNMENT`."""
+    """An uninitialised array; a large one starts on a multiple of `ALIGNMENT`.
+
+    A token's own rows are small: finding them an aligned place would take longer than it saves.
+    """
     kind = np.dtype(dtype)
     size = kind.itemsize
     for side in shape:
         size *= side
+    if size < SMALL_BYTES:
+        return np.empty(shape, kind)
     return aligned_bytes(size).view(kind).reshape(shape)

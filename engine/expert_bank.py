@@ -90,7 +90,13 @@ class ExpertBank:
         self._lock = threading.RLock()
         self._readers = Readers(READERS)
         self._shapes = {layer: self.reader.shape(layer) for layer in layout.layers}
+        self.total_bytes = sum(shape.nbytes for shape in self._shapes.values()) * layout.experts_per_layer
+        """Packed bytes of all experts."""
         self._pools = self._make_pools(ram_bytes)
+        self.capacity_bytes = sum(pool.arena.nbytes for pool in self._distinct_pools())
+        """Packed bytes of the experts that fit in memory at once."""
+        self.streams = self.capacity_bytes < self.total_bytes
+        """Whether not all experts fit in memory."""
 
     @property
     def stats(self) -> BankStats:
@@ -100,21 +106,6 @@ class ExpertBank:
     def shape(self, layer: int) -> ExpertShape:
         """The shape of the experts of a layer."""
         return self._shapes[layer]
-
-    @property
-    def total_bytes(self) -> int:
-        """Packed bytes of all experts."""
-        return sum(shape.nbytes for shape in self._shapes.values()) * self.layout.experts_per_layer
-
-    @property
-    def capacity_bytes(self) -> int:
-        """Packed bytes of the experts that fit in memory at once."""
-        return sum(pool.arena.nbytes for pool in self._distinct_pools())
-
-    @property
-    def streams(self) -> bool:
-        """Whether not all experts fit in memory."""
-        return self.capacity_bytes < self.total_bytes
 
     @property
     def cache_trouble(self) -> str | None:
@@ -289,11 +280,8 @@ class LocalExperts:
 
     def __init__(self, bank: ExpertBank) -> None:
         self.bank = bank
-
-    @property
-    def looks_ahead(self) -> bool:
+        self.looks_ahead = bank.streams
         """Whether it pays to guess the next layer's experts: when they are not all in memory."""
-        return self.bank.streams
 
     def __call__(self, layer: int, rows: F32, ids: I32, weights: F32) -> F32:
         """See `engine.experts.Experts`."""

@@ -116,7 +116,8 @@ class RopeSettings:
         low, high = max(low, 0.0), min(high, dim - 1.0)
         if low == high:
             high += 0.001
-        return np.clip((np.arange(dim // 2) - low) / (high - low), 0.0, 1.0)
+        ramp: Array = np.clip((np.arange(dim // 2) - low) / (high - low), 0.0, 1.0)
+        return ramp
 
     def _llama3(self, plain: Array) -> Array:
         turns = self.original_context * plain / (2 * math.pi)  # within the original context
