@@ -48,7 +48,7 @@ def command(
 
     Off a terminal each line of standard input is a question, and the answer is plain text on standard output.
     """
-    from swarm.peers.settings import home
+    from swarm.peers.settings import home, load_remembered, remember
     from tui.options import Options, Sampling
 
     target = parse_target(invite, tracker)
@@ -79,4 +79,7 @@ def command(
         from tui.app import run
     else:
         from tui.lines import run
-    ctx.exit(run(options))
+    code = run(options)
+    if code == 0 and target and load_remembered(home().settings).swarm is None:
+        remember(home().settings, swarm=target)
+    ctx.exit(code)

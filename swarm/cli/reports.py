@@ -62,7 +62,7 @@ class ServeReport:
             f"Serving {manifest.name}, version {manifest.version} ({facts.model.family}, "
             f"{size(manifest.total_bytes)}) at {facts.address}\n"
             f"Signed by operator {facts.signed.signer.hex()[:16]} until {until}.\n\n"
-            f"Chat from any machine that reaches this one:\n\n  swarm chat {facts.invite}\n",
+            f"Chat from any machine that reaches this one:\n\n  swarm chat {facts.invite}\n\nCtrl-C ends it.",
             flush=True,
         )
 

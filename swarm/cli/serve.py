@@ -6,6 +6,8 @@ import click
 
 from swarm.cli.options import DIRECTORY
 
+INTERRUPTED = 130
+
 
 @click.command("serve", short_help="Serve a model directory to a swarm.")
 @click.option(
@@ -32,7 +34,9 @@ from swarm.cli.options import DIRECTORY
     help="Sign at least this version, after the record of earlier ones was lost.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print events, one JSON object a line.")
+@click.pass_context
 def command(
+    ctx: click.Context,
     directory: Path,
     port: int,
     listen: str | None,
@@ -70,4 +74,5 @@ def command(
         secret=secret_of(paths, token, private),
         least_version=manifest_version,
     )
-    trio.run(serve, plan, as_json)
+    if not trio.run(serve, plan, as_json):
+        ctx.exit(INTERRUPTED)

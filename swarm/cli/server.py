@@ -51,8 +51,9 @@ class Plan:
     least_version: int = 1
 
 
-async def serve(plan: Plan, as_json: bool) -> None:
-    """Serves until a signal comes. Raises SwarmError or OSError when it cannot start."""
+async def serve(plan: Plan, as_json: bool) -> bool:
+    """Serves until a signal comes; whether it had begun to. Raises SwarmError or OSError when it cannot."""
+    began = False
     async with until_signalled() as ended, trio.open_nursery() as nursery:
         nursery.start_soon(_cancel_at, ended, nursery.cancel_scope)
         async with listening(plan.place) as listeners:
@@ -63,7 +64,9 @@ async def serve(plan: Plan, as_json: bool) -> None:
                     handlers = {**tracker.handlers(), **server.maintainer.handlers()}
                     answering = partial(rpc.serve, psk=plan.secret, on_peer=server.report.peer)
                     addresses = await nursery.start(answering, listeners, plan.identity, handlers)
+                    began = True
                     await server.run(nursery, addresses)
+    return began
 
 
 class _Server:

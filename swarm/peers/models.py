@@ -31,7 +31,8 @@ class SeveralModels(SwarmError):
 
 
 class NothingKeptHere(SwarmError):
-    """The tracker {address} does not answer ({reason}), and no model of that swarm was used here before."""
+    """{reason} No model of the swarm at {address} was used on this machine before, so there is nothing to
+    go on with."""
 
 
 class WrongManifest(SwarmError):

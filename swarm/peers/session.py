@@ -43,6 +43,7 @@ from swarm.trust.identity import Identity
 from swarm.trust.manifest import SignedManifest, parse_signed
 from swarm.trust.memory import Memory, Remembered
 from swarm.wire.messages.tracker import ModelSummary
+from swarm.wire.race import plain_errors
 from swarm.wire.rpc import ConnectionLost, Unreachable
 
 _AWAY = (Unreachable, ConnectionLost, TrackerSilent, NotTriedAgain)
@@ -98,9 +99,9 @@ class Session:
     async def stay_offline(self) -> None:
         """Uses what is on this machine and nothing else. Raises NothingKeptHere."""
         self._alone = True
-        self.problem = "as you asked"
+        self.problem = "as you asked for"
         if not await self._kept():
-            raise NothingKeptHere(address=self.tracker.address, reason="it was not asked")
+            raise NothingKeptHere(address=self.tracker.address, reason="The network was not used.")
 
     async def models(self) -> tuple[ModelInfo, ...]:
         """All models of the swarm by name; when offline, those that were accepted here."""
@@ -252,7 +253,7 @@ async def join(target: Target, home: Home, offline: bool = False) -> AsyncIterat
     remembered = await trio.to_thread.run_sync(load_remembered, home.settings)
     store = await trio.to_thread.run_sync(partial(Store, limit_bytes=remembered.cache_bytes), home.chunks)
     try:
-        async with trio.open_nursery() as nursery:
+        async with plain_errors() as nursery:
             links = Links(nursery, identity, target.token)
             tracker = TrackerClient(links, target.address, target.tracker or known)
             session = Session(target, tracker, links, home, store, nursery)

@@ -3,9 +3,10 @@
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -45,64 +46,49 @@ class Host:
 Wrap = Callable[[rpc.Handler], rpc.Handler]
 
 
+@dataclass(frozen=True)
+class Plan:
+    """A swarm to be hosted."""
+
+    model: Path
+    scratch: Path
+    """Where hashes and the last manifest are kept."""
+    source: Callable[[ChunkSource], ChunkSource] = honest
+    """What to make of the chunks before they are served."""
+    twists: Mapping[type[Message], Wrap] = field(default_factory=dict)
+    """Handlers to put around those of tracker and maintainer."""
+    operator: KeyPair = OPERATOR
+    tracker: KeyPair = TRACKER
+    now_s: int | None = None
+    """When the manifest is signed; None: now."""
+    port: int = 0
+    name: str = "model"
+
+
 @asynccontextmanager
-async def _hosted(
-    model: Path,
-    scratch: Path,
-    source: Callable[[ChunkSource], ChunkSource],
-    twists: Mapping[type[Message], Wrap],
-    operator: KeyPair,
-    tracker_keys: KeyPair,
-    now_s: int,
-    port: int,
-    name: str,
-) -> AsyncIterator[Host]:
-    files = hash_files(model, list_files(model), scratch / "hashes")
-    layout = inspect(model).experts_in_layer
-    publication = publish(name, files, layout, operator, scratch / "served", now_s=now_s)
-    maintainer = Maintainer({publication.root: source(DirectoryChunks(model, files))})
-    listeners = await rpc.listen("127.0.0.1", port)
-    async with trio.open_nursery() as nursery, open_tracker(tracker_keys, MemoryStore()) as tracker:
+async def hosted(plan: Plan) -> AsyncIterator[Host]:
+    """Serves a model from this trio thread."""
+    files = hash_files(plan.model, list_files(plan.model), plan.scratch / "hashes")
+    layout = inspect(plan.model).experts_in_layer
+    now_s = int(time.time()) if plan.now_s is None else plan.now_s
+    publication = publish(plan.name, files, layout, plan.operator, plan.scratch / "served", now_s=now_s)
+    maintainer = Maintainer({publication.root: plan.source(DirectoryChunks(plan.model, files))})
+    listeners = await rpc.listen("127.0.0.1", plan.port)
+    async with trio.open_nursery() as nursery, open_tracker(plan.tracker, MemoryStore()) as tracker:
         handlers = {**tracker.handlers(), **maintainer.handlers()}
-        handlers |= {kind: twist(handlers[kind]) for kind, twist in twists.items()}
-        (address,) = await nursery.start(partial(rpc.serve), listeners, tracker_keys, handlers)
-        client = TrackerClient(Links(nursery, tracker_keys), address, tracker_keys.key)
+        handlers |= {kind: twist(handlers[kind]) for kind, twist in plan.twists.items()}
+        (address,) = await nursery.start(partial(rpc.serve), listeners, plan.tracker, handlers)
+        client = TrackerClient(Links(nursery, plan.tracker), address, plan.tracker.key)
         held = {publication.root: maintainer.models[publication.root].held}
         await nursery.start(Announcer(client, Reach(address.port, (), True), [publication], held).run)
-        yield Host(str(Invite(address, operator.key, tracker_keys.key)), str(address), publication)
+        yield Host(str(Invite(address, plan.operator.key, plan.tracker.key)), str(address), publication)
         nursery.cancel_scope.cancel()
     for listener in listeners:
         await listener.aclose()
 
 
 @contextmanager
-def hosting(
-    model: Path,
-    scratch: Path,
-    *,
-    source: Callable[[ChunkSource], ChunkSource] = honest,
-    twists: Mapping[type[Message], Wrap] | None = None,
-    operator: KeyPair = OPERATOR,
-    tracker: KeyPair = TRACKER,
-    now_s: int | None = None,
-    port: int = 0,
-    name: str = "model",
-) -> Iterator[Host]:
-    """Serves a model from a thread of this process.
-
-    Args:
-        model: Its directory.
-        scratch: Where hashes and the last manifest are kept.
-        source: What to make of the chunks before they are served.
-        twists: Handlers to put around those of tracker and maintainer.
-        operator: Who signs.
-        tracker: The identity of the process.
-        now_s: When the manifest is signed; now, when None.
-        port: Where to listen; 0: anywhere.
-        name: The model's name.
-    """
+def hosting(model: Path, scratch: Path, **changes: Any) -> Iterator[Host]:
+    """Serves a model from a thread of this process; `changes` are fields of Plan."""
     with NetworkThread() as network:
-        signed_s = int(time.time()) if now_s is None else now_s
-        yield network.enter(
-            _hosted, model, scratch, source, twists or {}, operator, tracker, signed_s, port, name
-        )
+        yield network.enter(hosted, Plan(model, scratch, **changes))
