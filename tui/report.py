@@ -27,10 +27,10 @@ class Table:
 def peers(swarm: SwarmView) -> Table:
     """The peers, numbered, never named."""
     columns = (
-        Column("#", "right"), Column("role"), Column("path", spare=1), Column("rtt", "right"),
-        Column("service", "right"),
-        Column("holds"), Column("calls", "right"), Column("down", "right"),
-        Column("up", "right", spare=2),
+        Column("#", "right"), Column("role"), Column("path", spare=4), Column("rtt", "right", 1),
+        Column("service", "right", 3),
+        Column("holds"), Column("calls", "right"), Column("down", "right", 2),
+        Column("up", "right", 5),
         Column("state"),
     )  # fmt: skip
     rows = [_peer(peer) for peer in swarm.peers]
@@ -103,13 +103,20 @@ def greeting(model: ModelView, context_tokens: int) -> str:
     return f"{name} answers, with a context of {context} tokens. F1 lists keys and commands."
 
 
+def to_fetch(model: ModelView) -> str:
+    """What opening a model would fetch."""
+    fetch = model.to_fetch_bytes
+    if fetch is None:
+        return "what it reads"
+    return format_bytes(fetch) if fetch else "nothing"
+
+
 def _model(model: ModelView) -> list[str]:
     whole = "complete" if not model.missing else "missing " + ", ".join(model.missing[:3])
     if len(model.missing) > 3:
         whole += f" and {len(model.missing) - 3} more"
     if not model.supported:
         whole = "this version cannot run it"
-    fetch = max(0, model.needed_bytes - model.fetched_bytes)
     return [
         "●" if model.open else "",
         clean_line(model.name, 60),
@@ -117,7 +124,7 @@ def _model(model: ModelView) -> list[str]:
         clean_line(model.format, 20),
         format_bytes(model.size_bytes),
         clean_line(whole, 80),
-        format_bytes(fetch) if fetch else "nothing",
+        to_fetch(model),
     ]
 
 

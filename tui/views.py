@@ -21,12 +21,17 @@ class ModelView:
     """Experts a layer."""
     fetched_bytes: int = 0
     """Bytes that are already on this machine."""
-    needed_bytes: int = 0
-    """Bytes a first answer needs: everything but routed experts."""
+    needed_bytes: int | None = None
+    """Bytes that opening it needs: everything but routed experts. None: nobody knows before it was opened."""
     missing: tuple[str, ...] = ()
     """What no peer holds; empty: coverage is complete."""
     open: bool = False
     supported: bool = True
+
+    @property
+    def to_fetch_bytes(self) -> int | None:
+        """What opening it would fetch now, if that is known."""
+        return None if self.needed_bytes is None else max(0, self.needed_bytes - self.fetched_bytes)
 
 
 class Role(StrEnum):

@@ -358,7 +358,7 @@ def test_search(home: Path) -> None:
         await until(pilot, lambda: "3 of 4" in screen_text(app))
         await pilot.press("down", "down")
         await until(pilot, lambda: "1 of 4" in screen_text(app))
-        await pilot.press("x")
+        await pilot.press("z", "q")
         await until(pilot, lambda: "not found" in screen_text(app))
         await pilot.press("escape")
         await until(pilot, lambda: not bar.display)

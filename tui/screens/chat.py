@@ -82,6 +82,7 @@ class ChatScreen(Screen[None]):
         self._history = history
         self._reply: Reply | None = None
         self._link = ""
+        self._lost = False
         self._news: Timer | None = None
 
     @property
@@ -116,11 +117,11 @@ class ChatScreen(Screen[None]):
             self.status.measure(backend.live())
         link = self.status.swarm.link
         if link != self._link:
-            lost = link == "offline" and self._link in ("online", "relayed")
-            back = link in ("online", "relayed") and self._link == "offline"
-            if lost:
+            if link == "offline" and self._link in ("online", "relayed"):
+                self._lost = True
                 self.say("The swarm is out of reach. What is on this machine still answers.", "warning")
-            elif back:
+            elif link in ("online", "relayed") and self._lost:
+                self._lost = False
                 self.say("Connected again.")
             self._link = link
         self.refresh_status()

@@ -58,15 +58,12 @@ class ModelsScreen(Panel[str]):
 def describe(model: ModelView, palette: Palette) -> Text:
     """A model in two lines: name and coverage, then size and what a switch would fetch."""
     mark = ("● ", palette.accent) if model.open else ("  ", palette.muted)
-    fetch = max(0, model.needed_bytes - model.fetched_bytes)
     facts = [
         clean_line(model.family, 20),
         clean_line(model.format, 20),
         format_bytes(model.size_bytes),
-        f"{format_count(model.layers)} layers of {format_count(model.experts)} experts"
-        if model.experts
-        else "",
-        f"fetches {format_bytes(fetch)}" if fetch else "nothing to fetch",
+        _experts(model),
+        f"fetches {report.to_fetch(model)}",
     ]
     if not model.supported:
         state = ("this version cannot run it", palette.error)
@@ -76,3 +73,9 @@ def describe(model: ModelView, palette: Palette) -> Text:
         state = ("complete", palette.good)
     name = (clean_line(model.name, 60), palette.strong + palette.text)
     return Text.assemble(mark, name, "  ", state, "\n  ", (join(facts), palette.muted))
+
+
+def _experts(model: ModelView) -> str:
+    if not model.layers:
+        return f"{format_count(model.experts)} experts" if model.experts else ""
+    return f"{format_count(model.layers)} layers of {format_count(model.experts)} experts"

@@ -36,7 +36,7 @@ _LENDING = (
     ("", "Just chat", "nothing is lent"),
     ("disk", "Lend disk", "serve pieces of the model to others"),
     ("compute", "Lend compute", "run experts for others, at low priority"),
-    ("both", "Both", ""),
+    ("both", "Both", "disk and compute"),
 )
 
 
@@ -57,7 +57,9 @@ class WelcomeScreen(Screen[Answers]):
     DEFAULT_CSS = """
     WelcomeScreen {
         align: center middle; background: $background;
-        & #card { width: 100%; max-width: 78; height: auto; max-height: 100%; padding: 1 2; }
+        & #card {
+            width: 100%; max-width: 78; height: auto; max-height: 100%; padding: 1 2; overflow-y: auto;
+        }
         & ContentSwitcher { height: auto; }
         & ContentSwitcher > Vertical { height: auto; }
         & Static { width: 100%; height: auto; }
@@ -69,6 +71,7 @@ class WelcomeScreen(Screen[Answers]):
         & #looking { margin-top: 1; }
         & #problem { color: $error; margin-top: 1; }
         & #progress { color: $text-muted; margin-top: 1; }
+        & #keys { margin-top: 1; }
         & #sizes { height: 4; }
         & #sizes Input { width: 1fr; margin: 1 1 0 0; }
     }
@@ -121,6 +124,9 @@ class WelcomeScreen(Screen[Answers]):
                         yield Input(format_bytes(self._machine.ram_offer), id="ram")
             yield Static(id="progress", markup=False)
             yield Static(id="problem", markup=False)
+            yield Static(
+                "Enter goes on · Esc goes back · Ctrl-Q leaves", id="keys", classes="quiet", markup=False
+            )
 
     def on_mount(self) -> None:
         """Begin with the address; look around meanwhile."""
@@ -154,6 +160,7 @@ class WelcomeScreen(Screen[Answers]):
             line = Text.assemble((clean_line(swarm.name, 40), self.palette.text), "  ",
                                  (clean_line(swarm.address, 60), self.palette.muted))  # fmt: skip
             found.add_option(Option(line, id=str(at)))
+        found.highlighted = 0
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Enter in a field."""
@@ -195,11 +202,7 @@ class WelcomeScreen(Screen[Answers]):
     def _show_models(self, event: Connected) -> None:
         self._models = event.models
         palette = self.palette
-        seen = (
-            ("  known on this machine", palette.good)
-            if event.known
-            else ("  new on this machine", palette.warning)
-        )
+        seen = ("  as expected", palette.good) if event.known else ("  new on this machine", palette.warning)
         operator = Text.assemble(
             ("Operator  ", palette.muted), (clean_line(event.operator, 60), palette.text), seen
         )
@@ -279,6 +282,8 @@ class WelcomeScreen(Screen[Answers]):
         widget = self.query_one("#problem", Static)
         widget.update(problem)
         widget.display = bool(problem)
+        if problem:
+            self.call_after_refresh(widget.scroll_visible)
 
     def action_into_list(self) -> None:
         """Down from the field into what was found."""
@@ -303,9 +308,11 @@ class WelcomeScreen(Screen[Answers]):
 
 def fits(model: ModelView, machine: Machine) -> str:
     """What a model would take of this machine, in a sentence."""
-    fetch = max(0, model.needed_bytes - model.fetched_bytes)
+    free = format_bytes(machine.free_disk_bytes)
+    fetch = model.to_fetch_bytes
+    if fetch is None:
+        return f"Fetches what it reads, at most {format_bytes(model.size_bytes)}; {free} of disk are free."
     if not fetch:
         return "Nothing is fetched before the first answer."
-    free = format_bytes(machine.free_disk_bytes)
     text = f"Fetches {format_bytes(fetch)} before the first answer; {free} of disk are free"
     return f"{text}, which is too little." if fetch > machine.free_disk_bytes else f"{text}."
