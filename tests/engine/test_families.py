@@ -48,6 +48,8 @@ FOLDERS = {
     "glm4_moe-air": Folder(q8=0.008, q4=1.4),
     "hy_v3": Folder(q8=0.02, q4=1.6),
     "hy_v3-tied": Folder(q8=0.07, q4=1.4),
+    "gpt_oss": Folder(q8=0.15, q4=1.2),
+    "gpt_oss-mxfp4": Folder(q8=0.05, q4=1.3),
 }
 MOST_CUTS = 48  # of longer prompts only so many cuts are tried, spread evenly
 

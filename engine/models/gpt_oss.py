@@ -1,0 +1,185 @@
+"""gpt-oss (arXiv 2508.10925): sinks, a window on every second layer, biases everywhere, clamped experts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engine.arrays import F32
+from engine.cache import KeyValue, State
+from engine.config import Reader
+from engine.errors import ConfigError
+from engine.experts import ExpertLayout, ExpertRefs, Experts, MatrixRef
+from engine.kernels import Activation
+from engine.layers import Norm, attend
+from engine.loader import Loader
+from engine.models import Batch, Family, Model
+from engine.rotary import RopeSettings, Rotary
+from engine.router import SoftmaxRouter
+
+YARN = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    hidden: int
+    intermediate: int  # of an expert
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    attention_bias: bool
+    windows: tuple[int | None, ...]  # by layer
+    experts: int
+    experts_per_token: int
+    activation: Activation
+    inputs_first: bool  # how the experts' matrices are stored: plain ones [in, out], MXFP4 ones [out, in]
+    epsilon: float
+    rope: RopeSettings
+    vocabulary: int
+    context: int
+    tied: bool
+
+
+def parse(config: Mapping[str, Any]) -> Config:
+    scaled = config.get("rope_scaling") or config.get("rope_parameters")
+    read = Reader(config if scaled else {**config, "rope_scaling": YARN})
+    read.refuse(hidden_act="silu")
+    layers, heads = read.count("num_hidden_layers"), read.count("num_attention_heads")
+    kinds = read.texts(
+        "layer_types",
+        default=["full_attention" if layer % 2 else "sliding_attention" for layer in range(layers)],
+    )
+    if len(kinds) != layers or not {*kinds} <= {"sliding_attention", "full_attention"}:
+        raise ConfigError(
+            f"config.json: layer_types does not name one known kind for each of {layers} layers"
+        )
+    window = read.count("sliding_window", default=128)
+    context = read.count("max_position_embeddings", default=131072)
+    return Config(
+        hidden=read.count("hidden_size"),
+        intermediate=read.count("intermediate_size"),
+        layers=layers,
+        heads=heads,
+        kv_heads=read.count("num_key_value_heads", default=8),
+        head_dim=read.count("head_dim", default=64),
+        attention_bias=read.flag("attention_bias", default=True),
+        windows=tuple(window if kind == "sliding_attention" else None for kind in kinds),
+        experts=read.count("num_local_experts", "num_experts", default=128),
+        experts_per_token=read.count("num_experts_per_tok", "experts_per_token", default=4),
+        activation=Activation(
+            "gpt_oss",
+            limit=read.number("swiglu_limit", default=7.0),
+            alpha=read.number("swiglu_alpha", default=1.702),
+        ),
+        inputs_first="quantization_config" not in read,
+        epsilon=read.number("rms_norm_eps", default=1e-5),
+        rope=RopeSettings.of(read, theta=150000.0, context=context),
+        vocabulary=read.count("vocab_size"),
+        context=context,
+        tied=read.flag("tie_word_embeddings", default=False),
+    )
+
+
+def experts(config: Config) -> ExpertLayout:
+    count, turned = config.intermediate, config.inputs_first
+
+    def refs(layer: int, expert: int) -> ExpertRefs:
+        name = f"model.layers.{layer}.mlp.experts"
+        both, bias = f"{name}.gate_up_proj", f"{name}.gate_up_proj_bias"
+        return ExpertRefs(  # gate and up alternate
+            gate=MatrixRef(both, expert, 0, 2, count, turned),
+            up=MatrixRef(both, expert, 1, 2, count, turned),
+            down=MatrixRef(f"{name}.down_proj", expert, transposed=turned),
+            gate_bias=MatrixRef(bias, expert, 0, 2, count),
+            up_bias=MatrixRef(bias, expert, 1, 2, count),
+            down_bias=MatrixRef(f"{name}.down_proj_bias", expert),
+        )
+
+    return ExpertLayout(config.hidden, count, config.activation, config.experts, range(config.layers), refs)
+
+
+class Layer:
+    def __init__(self, config: Config, load: Loader, index: int) -> None:
+        name = f"model.layers.{index}"
+        c, attention = config, f"{name}.self_attn"
+        q_width, kv_width = c.heads * c.head_dim, c.kv_heads * c.head_dim
+        self.config, self.index = config, index
+        self.attention_norm = Norm(load.vector(f"{name}.input_layernorm", c.hidden), c.epsilon)
+        self.qkv = load.stack(
+            [f"{attention}.q_proj", f"{attention}.k_proj", f"{attention}.v_proj"],
+            [q_width, kv_width, kv_width],
+            c.hidden,
+            bias=c.attention_bias,
+        )
+        self.sinks = load.vector(f"{attention}.sinks", c.heads)
+        self.output = load.linear(f"{attention}.o_proj", c.hidden, q_width, bias=c.attention_bias)
+        self.expert_norm = Norm(load.vector(f"{name}.post_attention_layernorm", c.hidden), c.epsilon)
+        gate = load.linear(f"{name}.mlp.router", c.experts, c.hidden, bias=True, exact=True)
+        # A softmax over the chosen is a softmax over all, divided by the sum of the chosen.
+        self.router = SoftmaxRouter(gate, c.experts_per_token, normalise=True)
+
+    def attend(self, x: F32, batch: Batch, rotary: Rotary, angles: tuple[F32, F32]) -> F32:
+        c, count = self.config, len(batch)
+        q, k, v = self.qkv(self.attention_norm(x))
+        q = rotary.turn(q.reshape(count, c.heads, c.head_dim), angles)
+        k = rotary.turn(k.reshape(count, c.kv_heads, c.head_dim), angles)
+        v = v.reshape(count, c.kv_heads, c.head_dim)
+        seen = attend(
+            batch,
+            batch.parts(self.index),
+            q,
+            k,
+            v,
+            scale=c.head_dim**-0.5,
+            window=c.windows[self.index],
+            sinks=self.sinks,
+        )
+        return x + self.output(seen)
+
+    def feed(self, x: F32, experts: Experts) -> F32:
+        rows = self.expert_norm(x)
+        return x + experts(self.index, rows, *self.router(rows))
+
+    def guess(self, x: F32, experts: Experts) -> None:
+        """Announces the experts that rows like these would go to."""
+        experts.prefetch(self.index, self.router(self.expert_norm(x))[0])
+
+
+class GptOss(Model):
+    def __init__(self, config: Config, load: Loader) -> None:
+        self.config = config
+        self.vocab_size, self.context_length = config.vocabulary, config.context
+        self.layers_count = config.layers
+        self.embedding = load.embedding("model.embed_tokens", config.vocabulary, config.hidden)
+        self.rotary = Rotary.of(config.rope, config.head_dim)
+        self.layers = [Layer(config, load, index) for index in range(config.layers)]
+        self.norm = Norm(load.vector("model.norm", config.hidden), config.epsilon)
+        self.head = load.head(
+            "lm_head", "model.embed_tokens", config.vocabulary, config.hidden, tied=config.tied
+        )
+        self.resident_bytes = load.resident_bytes
+        self.cache_dtype = load.cache_dtype
+
+    def new_state(self) -> State:
+        width = (self.config.kv_heads, self.config.head_dim)
+        return State([KeyValue([width, width], self.cache_dtype, window) for window in self.config.windows])
+
+    def run(self, batch: Batch, experts: Experts) -> F32:
+        x = self.embedding(batch.tokens)
+        angles = self.rotary.angles(batch.positions)
+        for layer in self.layers:
+            x = layer.attend(x, batch, self.rotary, angles)
+            if experts.looks_ahead and layer.index + 1 < len(self.layers):
+                self.layers[layer.index + 1].guess(x, experts)
+            x = layer.feed(x, experts)
+        return self.head(self.norm(batch.select(x)))
+
+
+FAMILY = Family("gpt-oss", ("gpt_oss",), parse, experts, GptOss)
