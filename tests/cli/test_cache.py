@@ -1,0 +1,122 @@
+"""`swarm cache`, `swarm models` and `swarm mount`, against a swarm in this process."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from swarm.cli.frame import run
+from swarm.demo.generated import write_checkpoint
+from tests.e2e.hosts import Host, hosting
+
+Ask = Callable[..., dict[str, object]]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    write_checkpoint(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def host(model: Path, tmp_path: Path, home: Path) -> Iterator[Host]:
+    with hosting(model, tmp_path / "host") as it:
+        yield it
+
+
+@pytest.fixture
+def ask(home: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
+    """Runs a command with --json; what it printed."""
+
+    def do(*arguments: str, code: int = 0) -> dict[str, object]:
+        assert run([*arguments, "--json"]) == code, capsys.readouterr().err
+        printed: dict[str, object] = json.loads(capsys.readouterr().out)
+        return printed
+
+    return do
+
+
+def test_an_empty_home_has_an_empty_cache(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
+    stock = ask("cache", "list")
+    assert (stock["models"], stock["used_bytes"], stock["limit_bytes"]) == ([], 0, None)
+    assert ask("cache", "verify") == {"checked": 0, "damaged": 0, "bytes": 0}
+    assert run(["cache", "list"]) == 0
+    assert "no limit" in capsys.readouterr().out
+
+
+def test_a_model_is_fetched_listed_checked_and_removed(
+    ask: Ask, host: Host, model: Path, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    size = sum(path.stat().st_size for path in model.iterdir())
+    assert run(["cache", "prefetch", host.invite]) == 0
+    assert "complete here" in capsys.readouterr().err
+    (kept,) = ask("cache", "list")["models"]  # type: ignore[misc]
+    assert (kept["name"], kept["version"], kept["here_bytes"], kept["bytes"]) == ("model", 1, size, size)
+    assert run(["cache", "list"]) == 0
+    table = capsys.readouterr().out
+    assert "model" in table
+    assert host.publication.signed.keyring.latest.hex()[:16] in table
+
+    assert ask("cache", "gc") == {"freed_bytes": 0}
+    chunk = next(path for path in (home / "cache" / "chunks" / "chunks").rglob("*") if path.is_file())
+    content = bytearray(chunk.read_bytes())
+    content[0] ^= 1
+    chunk.write_bytes(content)
+    checked = ask("cache", "verify", code=1)
+    assert checked["damaged"] == 1
+    assert ask("cache", "verify")["damaged"] == 0
+    assert int(ask("cache", "list")["models"][0]["here_bytes"]) < size  # type: ignore[index]
+
+    assert int(str(ask("cache", "gc", "--all")["freed_bytes"])) > 0
+    assert ask("cache", "list")["used_bytes"] == 0
+
+
+def test_chunks_of_an_earlier_version_are_orphans(
+    ask: Ask, model: Path, tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in (1, 2):
+        write_checkpoint(model, seed=seed)
+        with hosting(model, tmp_path / "host") as host:
+            assert run(["cache", "prefetch", host.invite]) == 0
+    stock = ask("cache", "list")
+    orphans = int(str(stock["orphan_bytes"]))
+    assert orphans >= (model / "model.safetensors").stat().st_size
+    assert int(str(ask("cache", "gc")["freed_bytes"])) >= orphans
+    assert ask("cache", "list")["orphan_bytes"] == 0
+
+
+def test_the_limit_is_remembered(ask: Ask) -> None:
+    assert run(["cache", "limit", "2GB"]) == 0
+    assert ask("cache", "list")["limit_bytes"] == 2_000_000_000
+    assert run(["cache", "limit", "none"]) == 0
+    assert ask("cache", "list")["limit_bytes"] is None
+    assert run(["cache", "limit", "lots"]) == 2
+
+
+def test_models_are_listed_online_and_offline(
+    ask: Ask, host: Host, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = ask("models", host.invite)
+    assert (listed["name"], listed["version"], listed["holders"], listed["experts"]) == ("model", 1, 1, 16)
+    assert listed["covered_chunks"] == listed["chunks"]
+    assert listed["accepted_here"] is False
+    assert run(["models", host.invite]) == 0
+    assert "complete" in capsys.readouterr().out
+    assert run(["cache", "prefetch", host.invite]) == 0
+    capsys.readouterr()
+    listed = ask("models", host.invite, "--offline")
+    assert listed["accepted_here"] is True
+    assert listed["holders"] == 0
+
+
+def test_mounting_says_what_is_wrong_with_the_place(
+    host: Host,
+    home: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.access", lambda *_: True)
+    assert run(["mount", str(tmp_path / "nowhere"), host.invite]) == 1
+    assert "nowhere" in capsys.readouterr().err

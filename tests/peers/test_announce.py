@@ -1,0 +1,152 @@
+"""Staying known at a tracker: through restarts of the tracker, changes of what is held, and at the end."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from swarm.peers.announce import Announcer, Reach, Standing
+from swarm.peers.inventory import hash_files, list_files
+from swarm.peers.links import Links
+from swarm.peers.operator import LIFETIME_S, Publication, publish
+from swarm.peers.tracking import TrackerClient
+from swarm.wire import rpc
+from swarm.wire.address import Address
+from swarm.wire.holdings import IndexSet
+from swarm.wire.keys import KeyPair
+from tracker.catalogue import NameTaken
+from tracker.registry import Limits
+from tracker.server import Options, Tracker, open_tracker
+from tracker.store import MemoryStore
+
+OPERATOR, TRACKER, PEER = (KeyPair(bytes([number]) * 32) for number in (1, 2, 3))
+NOW_S = 1_900_000_000
+
+
+@pytest.fixture
+def publication(tmp_path: Path) -> Publication:
+    return published(tmp_path, OPERATOR, NOW_S)
+
+
+def published(folder: Path, operator: KeyPair, now_s: int) -> Publication:
+    model = folder / "model"
+    model.mkdir(exist_ok=True)
+    (model / "a").write_bytes(b"a")
+    (model / "b").write_bytes(b"b")
+    files = hash_files(model, list_files(model), folder / "hashes")
+    return publish("tiny", files, (0, 4), operator, folder / operator.key.hex()[:8], now_s=now_s)
+
+
+class Fixed:
+    """A clock for manifests; trio's for the rest."""
+
+    def monotonic_s(self) -> float:
+        return trio.current_time()
+
+    def unix_s(self) -> float:
+        return NOW_S
+
+
+@asynccontextmanager
+async def tracking(port: int = 0, store: MemoryStore | None = None) -> AsyncIterator[tuple[Tracker, Address]]:
+    listeners = await rpc.listen("127.0.0.1", port)
+    options = Options(limits=Limits(heartbeat_s=0.05, lifetime_s=60))
+    async with (
+        trio.open_nursery() as nursery,
+        open_tracker(TRACKER, store or MemoryStore(), options=options, clock=Fixed()) as tracker,
+    ):
+        (address,) = await nursery.start(partial(rpc.serve), listeners, TRACKER, tracker.handlers())
+        yield tracker, address
+        nursery.cancel_scope.cancel()
+    for listener in listeners:
+        await listener.aclose()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Waits for what a task of the code under test brings about, in real time: it talks over real sockets."""
+    with trio.fail_after(30):
+        while not condition():  # noqa: ASYNC110 - there is no event to wait for
+            await trio.sleep(0.005)
+
+
+def announcer_for(nursery: trio.Nursery, address: Address, publication: Publication) -> Announcer:
+    client = TrackerClient(Links(nursery, PEER), address, TRACKER.key)
+    held = {publication.root: lambda: IndexSet.full(2)}
+    return Announcer(client, Reach(0), [publication], held)  # type: ignore[arg-type]
+
+
+async def test_a_peer_registers_publishes_holds_and_leaves(publication: Publication) -> None:
+    async with tracking() as (tracker, address), trio.open_nursery() as nursery:
+        announcer = announcer_for(nursery, address, publication)
+        async with trio.open_nursery() as running:
+            await running.start(announcer.run)
+            assert announcer.standing.registered
+            assert announcer.standing.obstacle != ""
+            assert PEER.key in tracker.registry
+            (model,) = tracker.catalogue.newest("", 10)[0]
+            assert model.chunks.served.held(PEER.key) == IndexSet.full(2)
+            assert model.layout.experts_in_layer == (0, 4)
+            running.cancel_scope.cancel()
+        await until(lambda: PEER.key not in tracker.registry)
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_is_held_and_published_is_told_when_it_changes(
+    publication: Publication, tmp_path: Path
+) -> None:
+    async with tracking() as (tracker, address), trio.open_nursery() as nursery:
+        announcer = announcer_for(nursery, address, publication)
+        await nursery.start(announcer.run)
+        later = published(tmp_path, OPERATOR, NOW_S + LIFETIME_S // 2 + 1)
+        announcer.publications.append(later)
+        announcer.held[publication.root] = lambda: IndexSet.of([1])
+        announcer.held[later.root] = lambda: IndexSet.full(2)
+        announcer.changed()
+        await until(lambda: tracker.catalogue.newest("", 1)[0][0].stored.version == 2)
+        newest = tracker.catalogue.model(later.root)
+        await until(lambda: newest.chunks.served.held(PEER.key) == IndexSet.full(2))
+        assert tracker.catalogue.model(publication.root).chunks.served.held(PEER.key) == IndexSet.of([1])
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_tracker_that_restarts_learns_everything_again(
+    publication: Publication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.peers.announce.RETRY_S", 0.05)
+    gone, seen = trio.Event(), list[Standing]()
+
+    async def first(task_status: trio.TaskStatus[Address]) -> None:
+        async with tracking() as (_, address):
+            task_status.started(address)
+            await gone.wait()
+
+    async with trio.open_nursery() as nursery:
+        address: Address = await nursery.start(first)
+        announcer = announcer_for(nursery, address, publication)
+        announcer.on_change = seen.append
+        await nursery.start(announcer.run)
+        gone.set()
+        await until(lambda: not announcer.standing.registered)
+        assert announcer.standing.problem
+        async with tracking(address.port) as (tracker, _):
+            await until(lambda: announcer.standing.registered)
+            model = tracker.catalogue.model(publication.root)
+            assert model.chunks.served.held(PEER.key) == IndexSet.full(2)
+        assert [standing.registered for standing in seen][:1] == [True]
+        assert seen[-1].registered
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_first_registration_that_is_refused_is_raised(
+    publication: Publication, tmp_path: Path
+) -> None:
+    async with tracking() as (_, address), trio.open_nursery() as nursery:
+        await nursery.start(announcer_for(nursery, address, publication).run)
+        other = published(tmp_path, KeyPair(b"\x09" * 32), NOW_S)
+        with pytest.raises(rpc.RemoteError, match="belongs to the operator") as refused:
+            await announcer_for(nursery, address, other).run()
+        assert refused.value.remote_code == NameTaken.code
+        nursery.cancel_scope.cancel()
