@@ -24,8 +24,11 @@ from swarm.wire.holdings import ExpertLayout, IndexSet
 
 Counts = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
-_Fill = Callable[[Mask, int], None]
-"""Marks so many more indices in the mask, of those not marked, the rarest first."""
+_Fill = Callable[[Mask, int, npt.NDArray[np.int64]], None]
+"""Marks so many more indices in the mask, of those not marked, the rarest first.
+
+The last argument counts, for each number of replicas, the indices that are not marked.
+"""
 
 
 def assign_chunks(
@@ -37,8 +40,8 @@ def assign_chunks(
     the counts have not.
     """
 
-    def fill(taken: Mask, room: int) -> None:
-        _take_chunks(replicas, taken, room, turn)
+    def fill(taken: Mask, room: int, free: npt.NDArray[np.int64]) -> None:
+        _take_chunks(replicas, taken, room, free, turn)
 
     return _settle(replicas, ready, kept, capacity, turn, most_moved, fill)
 
@@ -60,7 +63,7 @@ def assign_experts(
     if len(replicas) != layout.total:
         raise ValueError(f"{len(replicas)} counts for {layout.total} experts")
 
-    def fill(taken: Mask, room: int) -> None:
+    def fill(taken: Mask, room: int, free: npt.NDArray[np.int64]) -> None:
         _take_experts(layout, replicas, taken, room, turn)
 
     return _settle(replicas, ready, kept, capacity, turn, most_moved, fill)
@@ -83,11 +86,11 @@ def _settle(
     total = len(replicas)
     mine = _mask(kept, total)
     capacity = min(capacity, total)
-    surplus = int(mine.sum()) - capacity
+    surplus = len(kept) - capacity
     if surplus > 0:
         mine[_most_replicated(replicas, mine, surplus, turn)] = False
     elif surplus < 0:
-        fill(mine, -surplus)
+        fill(mine, -surplus, np.bincount(replicas[~mine]))
     else:
         most_moved = max(1, capacity // 10) if most_moved is None else most_moved
         _exchange(replicas, ready, mine, most_moved, turn, fill)
@@ -97,21 +100,22 @@ def _settle(
 def _exchange(replicas: Counts, ready: Counts, mine: Mask, most_moved: int, turn: int, fill: _Fill) -> None:
     """Gives up what enough others hold for what is rarer, at most `most_moved` indices."""
     offered = _most_replicated(replicas, mine & (ready > 0), most_moved, turn)
-    rarest = _smallest(replicas[~mine], len(offered))
+    free = np.bincount(replicas[~mine])
+    needed = int(np.searchsorted(np.cumsum(free), len(offered))) + 1
+    rarest = np.repeat(np.arange(len(free))[:needed], free[:needed])[: len(offered)]
     offered = offered[: len(rarest)]
     gain = replicas[offered] - rarest
     # Moving must not move back: an index nobody else holds is worth one replica, others two.
     worth = gain >= np.where(rarest == 0, 1, 2)
     moved = offered[: int(worth.sum())]
     if len(moved):
-        fill(mine, len(moved))
+        fill(mine, len(moved), free)
         mine[moved] = False
 
 
-def _take_chunks(replicas: Counts, taken: Mask, room: int, turn: int) -> None:
+def _take_chunks(replicas: Counts, taken: Mask, room: int, free: npt.NDArray[np.int64], turn: int) -> None:
     """Marks the `room` rarest indices, those of one level in cyclic order from `turn`."""
-    up_to = np.cumsum(np.bincount(replicas[~taken]))
-    last = int(np.searchsorted(up_to, room))  # the level that no longer fits whole
+    last = int(np.searchsorted(np.cumsum(free), room))  # the level that no longer fits whole
     rarer = ~taken & (replicas < last)
     candidates = np.flatnonzero(~taken & (replicas == last))
     room -= int(np.count_nonzero(rarer))
@@ -155,13 +159,6 @@ def _most_replicated(replicas: Counts, among: Mask, count: int, turn: int) -> np
         nearest = np.argpartition(keys, count)[:count] if count else np.empty(0, dtype=np.int64)
         candidates, keys = candidates[nearest], keys[nearest]
     return candidates[np.argsort(keys)]
-
-
-def _smallest(values: Counts, count: int) -> Counts:
-    """The `count` smallest values (all, when there are fewer), increasing."""
-    frequencies = np.bincount(values)
-    needed = int(np.searchsorted(np.cumsum(frequencies), count)) + 1
-    return np.repeat(np.arange(len(frequencies), dtype=np.int32)[:needed], frequencies[:needed])[:count]
 
 
 def _mask(held: IndexSet, total: int) -> Mask:

@@ -38,13 +38,14 @@ class MalformedHoldings(SwarmError):
 class IndexSet:
     """An immutable set of indices, 0 ≤ index < MAX_INDICES. Ranges are half open: (start, stop)."""
 
-    __slots__ = ("_bits",)
+    __slots__ = ("_bits", "_encoded")
 
     def __init__(self, bits: int = 0) -> None:
         """Takes the set as one integer, index i as bit i. ValueError when negative or too wide."""
         if bits < 0 or bits.bit_length() > MAX_INDICES:
             raise ValueError(f"an index set has at most {MAX_INDICES} indices and none below zero")
         self._bits = bits
+        self._encoded: bytes | None = None
 
     @classmethod
     def full(cls, count: int) -> "IndexSet":
@@ -124,6 +125,11 @@ class IndexSet:
 
     def encode(self) -> bytes:
         """The canonical encoding described at the top."""
+        if self._encoded is None:
+            self._encoded = self._encode()
+        return self._encoded
+
+    def _encode(self) -> bytes:
         bitmap_length = (self._bits.bit_length() + 7) // 8
         if 2 * (self._bits & ~(self._bits << 1)).bit_count() <= bitmap_length:
             starts, stops = _runs_of_bits(self._bits)
@@ -147,14 +153,16 @@ class IndexSet:
         if bits.bit_length() > limit:
             raise MalformedHoldings(reason=f"index {bits.bit_length() - 1} where {limit} exist")
         decoded = cls(bits)
-        if decoded.encode() != data:
+        if decoded.encode() != data:  # what was read is then known to be the encoding, too
             raise MalformedHoldings(reason="not the canonical encoding")
         return decoded
 
     @classmethod
     def restore(cls, data: bytes) -> "IndexSet":
         """Reads what `encode` wrote in this process, without checking it again."""
-        return cls(_decode(data, MAX_INDICES))
+        restored = cls(_decode(data, MAX_INDICES))
+        restored._encoded = data
+        return restored
 
 
 EMPTY = IndexSet()
