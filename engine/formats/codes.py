@@ -1,8 +1,8 @@
 """What the bits of small floats mean: bfloat16, E4M3, E8M0 and E2M1, as plain numpy over every code point.
 
-Everything here is exact: a code is turned into the f32 that has its value. Sources: bfloat16 is the upper half of an f32;
-E4M3 is the "fn" variant of the OCP 8-bit float specification (no infinities, 0x7F and 0xFF are NaN); E8M0 and E2M1 are
-the scale and the element of OCP Microscaling (MX) v1.0.
+Everything here is exact: a code is turned into the f32 that has its value. Sources: bfloat16 is the upper
+half of an f32; E4M3 is the "fn" variant of the OCP 8-bit float specification (no infinities, 0x7F and 0xFF
+are NaN); E8M0 and E2M1 are the scale and the element of OCP Microscaling (MX) v1.0.
 """
 
 import numpy as np

@@ -1,7 +1,8 @@
-"""E4M3 weights with one scale a block, as DeepSeek-V3 and its like release them ("weight", "weight_scale_inv").
+"""E4M3 weights with one scale a block, as DeepSeek-V3 and its like release them ("weight",
+"weight_scale_inv").
 
-Element [i, j] is multiplied by scale [i // 128, j // 128], also where the sides are not multiples of 128. Scales are
-f32, bfloat16 (as uint16 bits) or E8M0 (as uint8).
+Element [i, j] is multiplied by scale [i // 128, j // 128], also where the sides are not multiples of 128.
+Scales are f32, bfloat16 (as uint16 bits) or E8M0 (as uint8).
 """
 
 from typing import Self
@@ -23,7 +24,8 @@ def scales_to_f32(scales: Array) -> F32:
 class FP8Matrix(StoredMatrix):
     """`codes` uint8 [rows, cols], `scales` [ceil(rows / block[0]), ceil(cols / block[1])].
 
-    `picked` are the rows' numbers in the matrix to which the scales belong, when rows were taken from a larger one.
+    `picked` are the rows' numbers in the matrix to which the scales belong, when rows were taken from a
+    larger one.
     """
 
     def __init__(
@@ -38,7 +40,9 @@ class FP8Matrix(StoredMatrix):
                 f"{list(scales.shape)}"
             )
         if scales.shape[0] <= whole[0] // block[0]:
-            raise FormatError(f"scales {list(scales.shape)} do not cover row {whole[0]} in blocks of {block[0]} rows")
+            raise FormatError(
+                f"scales {list(scales.shape)} do not cover row {whole[0]} in blocks of {block[0]} rows"
+            )
         self.codes, self.scales, self.block, self.picked = codes, scales, block, picked
 
     def f32_scales(self) -> F32:

@@ -1,7 +1,9 @@
-"""Block formats of GGUF files that the integer path takes as they are: Q8_0, Q4_0 and MXFP4, 32 values a block.
+"""Block formats of GGUF files that the integer path takes as they are: Q8_0, Q4_0 and MXFP4, 32 values a
+block.
 
-A block of Q8_0 is an f16 scale and 32 int8; of Q4_0 an f16 scale and 16 bytes whose low nibbles are values 0 … 15 and
-whose high nibbles are values 16 … 31, offset by 8; of MXFP4 an E8M0 scale and 16 bytes of E2M1 in the same order.
+A block of Q8_0 is an f16 scale and 32 int8; of Q4_0 an f16 scale and 16 bytes whose low nibbles are values 0
+… 15 and whose high nibbles are values 16 … 31, offset by 8; of MXFP4 an E8M0 scale and 16 bytes of E2M1 in
+the same order.
 """
 
 from typing import Self

@@ -1,12 +1,14 @@
-"""Integers in groups of 32 along the inputs, one scale a group: the form in which the integer path takes weights.
+"""Integers in groups of 32 along the inputs, one scale a group: the form in which the integer path takes
+weights.
 
 `Groups` holds weights that are stored so, or that were rounded so by one of the two rules:
 
 - q8: scale = f16(absmax / 127), value = round-half-even(x / scale), clipped to ±127.
-- q4: scale = f16(m / -8), m being the first element of the largest magnitude, with its sign (the rule of GGUF's Q4_0),
-  value = round-half-even(x / scale), clipped to -8 … 7.
+- q4: scale = f16(m / -8), m being the first element of the largest magnitude, with its sign (the rule of
+  GGUF's Q4_0), value = round-half-even(x / scale), clipped to -8 … 7.
 
-Both divide by the scale as stored, in f32; a scale of zero gives zeros. A short last group is filled with zeros.
+Both divide by the scale as stored, in f32; a scale of zero gives zeros. A short last group is filled with
+zeros.
 """
 
 from dataclasses import dataclass
@@ -29,8 +31,8 @@ LARGEST_F16 = np.float32(65504.0)
 class Groups:
     """Weights [rows, cols] as `codes` int8 [rows, groups · 32] times `scales` [rows, groups].
 
-    `scales` is as stored: float16, uint16 bits of bfloat16, float32, or uint8 E8M0 by `scale_kind`. For kind "mxfp4" the
-    codes are twice the E2M1 values, and `f32_scales` is half of what is stored.
+    `scales` is as stored: float16, uint16 bits of bfloat16, float32, or uint8 E8M0 by `scale_kind`. For kind
+    "mxfp4" the codes are twice the E2M1 values, and `f32_scales` is half of what is stored.
     """
 
     kind: GroupKind

@@ -1,7 +1,8 @@
-"""Compressed-tensors "pack-quantized" int4: eight values an int32, lowest bits first, each offset by 8, symmetric.
+"""Compressed-tensors "pack-quantized" int4: eight values an int32, lowest bits first, each offset by 8,
+symmetric.
 
-`weight_packed` int32 [rows, cols / 8], `weight_scale` [rows, cols / group_size] in bfloat16, f16 or f32. Group sizes that
-are multiples of 32 are read as groups of 32 that repeat the scale.
+`weight_packed` int32 [rows, cols / 8], `weight_scale` [rows, cols / group_size] in bfloat16, f16 or f32.
+Group sizes that are multiples of 32 are read as groups of 32 that repeat the scale.
 """
 
 from typing import Self
@@ -21,7 +22,9 @@ SCALE_KINDS: dict[np.dtype[np.generic], ScaleKind] = {
 
 
 class Int4Matrix(StoredMatrix):
-    """`packed` int32 [rows, ceil(cols / 8)], `scales` [rows, ceil(cols / group_size)]; uint16 scales are bfloat16."""
+    """`packed` int32 [rows, ceil(cols / 8)], `scales` [rows, ceil(cols / group_size)]; uint16 scales are
+    bfloat16.
+    """
 
     def __init__(self, packed: Array, scales: Array, cols: int, group_size: int = GROUP) -> None:
         self.rows, self.cols = packed.shape[0], cols
@@ -31,7 +34,9 @@ class Int4Matrix(StoredMatrix):
                 f"int32 [rows, {-(-cols // 8)}] is expected"
             )
         if group_size < GROUP or group_size % GROUP:
-            raise FormatError(f"int4 groups of {group_size} columns are not supported; multiples of {GROUP} are")
+            raise FormatError(
+                f"int4 groups of {group_size} columns are not supported; multiples of {GROUP} are"
+            )
         if scales.dtype not in SCALE_KINDS or scales.shape != (self.rows, -(-cols // group_size)):
             raise FormatError(
                 f"int4 weights [{self.rows}, {cols}] in groups of {group_size} cannot have scales "

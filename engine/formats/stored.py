@@ -15,7 +15,9 @@ class FormatError(ValueError):
 
 
 class StoredMatrix(ABC):
-    """A matrix [rows, cols] = [outputs, inputs] in the dtype of its checkpoint. Immutable; holds views, not copies."""
+    """A matrix [rows, cols] = [outputs, inputs] in the dtype of its checkpoint. Immutable; holds views, not
+    copies.
+    """
 
     rows: int
     cols: int
@@ -42,7 +44,9 @@ def rows_of(rows: int, first: int, step: int, count: int | None) -> slice:
     available = max(0, -(-(rows - first) // step))
     wanted = available if count is None else count
     if not 0 <= first <= rows or step < 1 or wanted > available:
-        raise FormatError(f"{wanted} rows from {first} in steps of {step} are asked of a matrix of {rows} rows")
+        raise FormatError(
+            f"{wanted} rows from {first} in steps of {step} are asked of a matrix of {rows} rows"
+        )
     return slice(first, first + wanted * step, step)
 
 

@@ -1,8 +1,9 @@
 """Exact kernels: the same bits on every CPU, whatever the batch. Importing this compiles nothing.
 
-Matrices and experts: `pack`, `matmul`, `matmul_parts`, `ExpertShape`, `pack_expert`, `run_experts`, `run_mlp`, `combine`.
-Rows: `quantize_rows`, `Rows`. The rest takes and gives f32 arrays. Device functions for kernels of one's own are in
-`scalar`, `lanes`, `activation` and `atomic`; decorate such kernels with `compile.kernel`.
+Matrices and experts: `pack`, `matmul`, `matmul_parts`, `ExpertShape`, `pack_expert`, `run_experts`,
+`run_mlp`, `combine`. Rows: `quantize_rows`, `Rows`. The rest takes and gives f32 arrays. Device functions for
+kernels of one's own are in `scalar`, `lanes`, `activation` and `atomic`; decorate such kernels with
+`compile.kernel`.
 """
 
 from engine.kernels.activation import Activation

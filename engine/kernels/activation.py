@@ -24,7 +24,8 @@ class Activation:
     - silu: silu(g) · u; gelu and gelu_tanh likewise.
     - clamped_silu: silu(min(g, limit)) · clip(u, ±limit), as in DeepSeek-V4 and GLM-5.
     - gpt_oss: g' = min(g, limit), u' = clip(u, ±limit): (u' + 1) · g' · sigmoid(alpha · g').
-    - situ: beta · tanh(g / beta) · sigmoid(g) · limit · tanh(u / limit), as in Kimi K3; a `limit` of 0 leaves u as it is.
+    - situ: beta · tanh(g / beta) · sigmoid(g) · limit · tanh(u / limit), as in Kimi K3; a `limit` of 0 leaves
+      u as it is.
     """
 
     kind: ActivationKind = "silu"
@@ -49,7 +50,9 @@ def _clip(x, limit):  # type: ignore[no-untyped-def]
 
 @kernel
 def activate(code, parameters, gate, up, count, out):  # type: ignore[no-untyped-def]
-    """out[i] = activation(gate[i], up[i]) for i < count, all f32 [count]; `code` and `parameters` of an `Activation`."""
+    """out[i] = activation(gate[i], up[i]) for i < count, all f32 [count]; `code` and `parameters` of an
+    `Activation`.
+    """
     limit, alpha, beta = parameters[0], parameters[1], parameters[2]
     if code == 0:
         for i in range(count):

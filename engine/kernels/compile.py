@@ -1,7 +1,8 @@
 """Compilation of the kernels: lazily, once a machine, and again when a source that matters has changed.
 
-Numba keys its on-disk cache by the file of the function alone. A kernel here is made of functions and intrinsics from
-several files, so the key is the contents of its file and of every file of this package that it imports, directly or not.
+Numba keys its on-disk cache by the file of the function alone. A kernel here is made of functions and
+intrinsics from several files, so the key is the contents of its file and of every file of this package that
+it imports, directly or not.
 """
 
 import hashlib
@@ -13,7 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from numba import extending, njit
-from numba.core import caching, event
+from numba.core import caching as untyped_caching
+from numba.core import event as untyped_event
+
+caching: Any = untyped_caching
+event: Any = untyped_event
 
 PACKAGE = "engine.kernels"
 DIRECTORY = Path(__file__).parent
@@ -65,7 +70,7 @@ def kernel(function: Callable[..., Any] | None = None, *, parallel: bool = False
     """Decorator: compiles on the first call, releases the GIL, keeps the machine code on disk. No fastmath."""
 
     def wrap(function: Callable[..., Any]) -> Any:
-        dispatcher = njit(nogil=True, parallel=parallel, error_model="numpy")(function)
+        dispatcher: Any = njit(nogil=True, parallel=parallel, error_model="numpy")(function)
         dispatcher._cache = _KernelCache(function)
         return dispatcher
 
@@ -96,7 +101,8 @@ class _Listener(event.Listener):  # type: ignore[misc]
 
 @contextmanager
 def on_compile(started: Callable[[str], None]) -> Iterator[None]:
-    """Within the block, `started(name)` is called whenever a kernel has to be compiled (not when it is loaded from disk).
+    """Within the block, `started(name)` is called whenever a kernel has to be compiled (not when it is loaded
+    from disk).
 
     It may be called from the thread that runs kernels, and must return at once.
     """

@@ -132,7 +132,9 @@ def _topk(scores, ids, values):  # type: ignore[no-untyped-def]
 
 
 def topk(scores: F32, k: int) -> tuple[I32, F32]:
-    """The k best of each line of f32 [N, E], best first, the lower index first where equal: ids int32, scores f32 [N, k]."""
+    """The k best of each line of f32 [N, E], best first, the lower index first where equal: ids int32, scores
+    f32 [N, k].
+    """
     if not 0 <= k <= scores.shape[1]:
         raise ValueError(f"{k} of {scores.shape[1]} scores cannot be chosen")
     ids, values = np.empty((len(scores), k), np.int32), np.empty((len(scores), k), np.float32)

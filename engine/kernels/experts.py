@@ -1,7 +1,9 @@
-"""Experts and dense MLPs: packed as one piece of memory each, run for many rows at once, and summed in the router's order.
+"""Experts and dense MLPs: packed as one piece of memory each, run for many rows at once, and summed in the
+router's order.
 
-down(activation(gate(x), up(x))), with biases where the family has them. On the integer path an expert's output row is
-rounded to int16 in groups of 32 (rule of the activations, 32767 for 127), so that local and remote experts give the same.
+down(activation(gate(x), up(x))), with biases where the family has them. On the integer path an expert's
+output row is rounded to int16 in groups of 32 (rule of the activations, 32767 for 127), so that local and
+remote experts give the same.
 """
 
 from dataclasses import dataclass
@@ -39,7 +41,9 @@ class ExpertShape:
         cls, gate: StoredMatrix, up: StoredMatrix, down: StoredMatrix, activation: Activation, weights: Weights,
         biases: bool = False,
     ) -> "ExpertShape":  # fmt: skip
-        """The shape for matrices as stored. Where their formats differ, all are rounded to q8 (native: widened to f32)."""
+        """The shape for matrices as stored. Where their formats differ, all are rounded to q8 (native:
+        widened to f32).
+        """
         packings = {choose(matrix, weights) for matrix in (gate, up, down)}
         mixed = Packing("f32") if weights == "native" else Packing("q8", "f16")
         return cls(gate.cols, gate.rows, packings.pop() if len(packings) == 1 else mixed, activation, biases)
@@ -76,7 +80,8 @@ def _round_up(count: int) -> int:
 class ExpertRows:
     """Outputs of experts for P (expert, row) pairs.
 
-    Integer path: `values` int16 [P, D], `scale` f32 [P, ceil(D / 32)]. Float path: `values` f32 [P, D], `scale` f32 [P, 0].
+    Integer path: `values` int16 [P, D], `scale` f32 [P, ceil(D / 32)]. Float path: `values` f32 [P, D],
+    `scale` f32 [P, 0].
     """
 
     values: Array
@@ -105,10 +110,16 @@ def pack_expert(
 
     ValueError when sizes or biases do not fit the shape. The bytes depend on the weights and the shape alone.
     """
-    wanted = ((shape.intermediate, shape.hidden), (shape.intermediate, shape.hidden), (shape.hidden, shape.intermediate))
+    wanted = (
+        (shape.intermediate, shape.hidden),
+        (shape.intermediate, shape.hidden),
+        (shape.hidden, shape.intermediate),
+    )
     for name, matrix, size in zip(("gate", "up", "down"), (gate, up, down), wanted, strict=True):
         if (matrix.rows, matrix.cols) != size:
-            raise ValueError(f"the {name} matrix is [{matrix.rows}, {matrix.cols}] where {list(size)} is expected")
+            raise ValueError(
+                f"the {name} matrix is [{matrix.rows}, {matrix.cols}] where {list(size)} is expected"
+            )
     data = aligned_bytes(shape.nbytes) if out is None else out
     at = shape.offsets()
     pack_into(gate, shape.packing, data[at[0] : at[1]])
@@ -134,7 +145,9 @@ def _check(shape: ExpertShape, arena: U8, x: F32 | Rows, slot: I32, row: I32) ->
         raise ValueError(f"the arena must be contiguous [slots, {shape.nbytes}], not {list(arena.shape)}")
     if len(slot) != len(row):
         raise ValueError(f"{len(slot)} slots were given with {len(row)} rows")
-    if len(slot) and not (slot.min() >= 0 and slot.max() < len(arena) and row.min() >= 0 and row.max() < len(x)):
+    if len(slot) and not (
+        slot.min() >= 0 and slot.max() < len(arena) and row.min() >= 0 and row.max() < len(x)
+    ):
         raise ValueError(f"slots must be below {len(arena)} and rows below {len(x)}, and neither negative")
 
 
@@ -163,10 +176,12 @@ def _launch(
 
 
 def run_experts(shape: ExpertShape, arena: U8, x: F32 | Rows, slot: I32, row: I32) -> ExpertRows:
-    """Runs, for each pair p, the expert in arena[slot[p]] on row x[row[p]]; two launches whatever the pairs are.
+    """Runs, for each pair p, the expert in arena[slot[p]] on row x[row[p]]; two launches whatever the pairs
+    are.
 
-    arena uint8 [slots, shape.nbytes], 64-byte aligned; x f32 [N, hidden] or Rows; slot and row int32 [P]. Outputs come in
-    the order of the pairs, and a pair's bits do not depend on the others. ValueError for sizes or numbers out of range.
+    arena uint8 [slots, shape.nbytes], 64-byte aligned; x f32 [N, hidden] or Rows; slot and row int32 [P].
+    Outputs come in the order of the pairs, and a pair's bits do not depend on the others. ValueError for
+    sizes or numbers out of range.
     """
     _check(shape, arena, x, slot, row)
     pairs, plain = len(slot), np.empty((0, 0), np.float32)
@@ -200,7 +215,9 @@ def _combine_rounded(values, scale, weights, out):  # type: ignore[no-untyped-de
             for i in range(g * 32, min(g * 32 + 32, out.shape[1])):
                 total = np.float32(0)
                 for j in range(k):
-                    total = fused(weights[n, j], np.float32(values[n * k + j, i]) * scale[n * k + j, g], total)
+                    total = fused(
+                        weights[n, j], np.float32(values[n * k + j, i]) * scale[n * k + j, g], total
+                    )
                 out[n, i] = total
 
 
@@ -216,7 +233,9 @@ def _combine_plain(values, weights, out):  # type: ignore[no-untyped-def]
 
 
 def combine(outputs: ExpertRows, weights: F32) -> F32:
-    """Sum over j of weights[n, j] · outputs[n · k + j], by fma in increasing j: f32 [N, D]. weights f32 [N, k]."""
+    """Sum over j of weights[n, j] · outputs[n · k + j], by fma in increasing j: f32 [N, D]. weights f32 [N,
+    k].
+    """
     count, k = weights.shape
     if len(outputs) != count * k:
         raise ValueError(f"{count} rows of {k} experts need {count * k} outputs, not {len(outputs)}")

@@ -15,7 +15,9 @@ from engine.kernels.float_tile import FLOAT_KINDS, FLOAT_ROWS, FLOAT_WIDE, float
 
 @cache
 def float_experts(kind_name: str) -> Any:
-    """The kernel for one format; `layout` as in `integer_experts`. A task is 16 values of one expert for all its rows."""
+    """The kernel for one format; `layout` as in `integer_experts`. A task is 16 values of one expert for all
+    its rows.
+    """
     kind = FLOAT_KINDS.index(kind_name)
 
     @kernel(parallel=True)
@@ -74,7 +76,18 @@ def float_experts(kind_name: str) -> Any:
                     for part in range((count + FLOAT_ROWS - 1) // FLOAT_ROWS):
                         at = base + layout[3] + (block * (16 // FLOAT_ROWS) + part) * layout[7]
                         float_tile(
-                            kind, arena, at, inner_chunks, scale_block, h, same, first, some, wide, part * FLOAT_ROWS, 16
+                            kind,
+                            arena,
+                            at,
+                            inner_chunks,
+                            scale_block,
+                            h,
+                            same,
+                            first,
+                            some,
+                            wide,
+                            part * FLOAT_ROWS,
+                            16,
                         )
                     for t in range(some):
                         for i in range(count):

@@ -1,7 +1,8 @@
 """Many experts on many rows in two launches, on the integer path.
 
-Launch 1, a task being 32 intermediate values of one expert: gate and up for all its rows, activation, rounding to int8.
-Launch 2, a task being 32 outputs of one expert: down for all its rows, rounding to int16 (or plain f32 for dense MLPs).
+Launch 1, a task being 32 intermediate values of one expert: gate and up for all its rows, activation,
+rounding to int8. Launch 2, a task being 32 outputs of one expert: down for all its rows, rounding to int16
+(or plain f32 for dense MLPs).
 """
 
 from functools import cache
@@ -14,7 +15,7 @@ from engine.kernels.activation import activate
 from engine.kernels.atomic import next_task
 from engine.kernels.compile import kernel
 from engine.kernels.integer_tile import KINDS, SCALES, WIDE, integer_tile
-from engine.kernels.rows import quantize_group
+from engine.kernels.quantize import quantize_group
 
 
 @kernel
@@ -41,13 +42,15 @@ def by_slot(slot, slots):  # type: ignore[no-untyped-def]
 
 @cache
 def integer_experts(kind_name: str, scale_name: str) -> Any:
-    """The kernel for one format. `layout` int64 [10]: bytes an expert; where gate, up, down and their biases start in it;
-    bytes a panel of gate and up, and of down; hidden; intermediate; whether there are biases.
+    """The kernel for one format. `layout` int64 [10]: bytes an expert; where gate, up, down and their biases
+    start in it; bytes a panel of gate and up, and of down; hidden; intermediate; whether there are biases.
     """
     kind, scale_kind = KINDS.index(kind_name), SCALES.index(scale_name)
 
     @kernel(parallel=True)
-    def experts(arena, floats, layout, code, parameters, q, scale, sums, slot, row, out16, out_scale, out32, threads):  # type: ignore[no-untyped-def]
+    def experts(
+        arena, floats, layout, code, parameters, q, scale, sums, slot, row, out16, out_scale, out32, threads
+    ):  # type: ignore[no-untyped-def]
         size, hidden, inner, biased = layout[0], layout[8], layout[9], layout[10]
         order, bounds = by_slot(slot, len(arena) // size)
         runs = len(bounds) - 1
@@ -92,7 +95,7 @@ def integer_experts(kind_name: str, scale_name: str) -> Any:
                                 up[t, i] += floats[(base + layout[4]) // 4 + inner + block * 32 + i]
                         activate(code, parameters, gate[t], up[t], count, both)
                         h_scale[first + t, block], h_sums[first + t, block] = quantize_group(
-                            both, 0, count, 127, h[first + t], block * 32
+                            both, 0, count, np.float32(127), h, ((first + t) * inner_groups + block) * 32, 32
                         )
         for _ in prange(threads):
             wide = np.empty((WIDE, 32), np.float32)
@@ -120,7 +123,13 @@ def integer_experts(kind_name: str, scale_name: str) -> Any:
                                 out32[pair, block * 32 + i] = wide[t, i]
                         else:
                             out_scale[pair, block], _sum = quantize_group(
-                                wide[t], 0, count, 32767, out16[pair], block * 32
+                                wide,
+                                t * 32,
+                                count,
+                                np.float32(32767),
+                                out16,
+                                pair * hidden + block * 32,
+                                count,
                             )
 
     return experts

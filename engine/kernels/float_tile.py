@@ -1,16 +1,16 @@
 """The inner tile of the float path: 4 rows of weights in their stored dtype times some tokens of f32.
 
-A panel is 4 rows, 16 columns at a time: [columns / 16][4 rows][16], columns filled up with zeros. For fp8 the scales
-follow: f32 [4 rows][blocks of columns].
+A panel is 4 rows, 16 columns at a time: [columns / 16][4 rows][16], columns filled up with zeros. For fp8 the
+scales follow: f32 [4 rows][blocks of columns].
 
-Each of 16 lanes takes the elements with its index mod 16, by fma in increasing order, with weights widened exactly (fp8:
-code times scale, rounded to f32); then the upper half of the lanes is added to the lower until one is left.
+Each of 16 lanes takes the elements with its index mod 16, by fma in increasing order, with weights widened
+exactly (fp8: code times scale, rounded to f32); then the upper half of the lanes is added to the lower until
+one is left.
 """
 
 from typing import Any
 
 from numba import types
-from numba.core import cgutils
 
 from engine.kernels import ir as w
 from engine.kernels.compile import intrinsic
@@ -28,7 +28,9 @@ INTS = vector(I32, 16)
 
 
 def e4m3_to_float(builder: Builder, codes: Value) -> Value:
-    """i8 lanes of E4M3 as f32, exactly: the bits of an f32 that is 2 ** -120 times too small, then NaN put in."""
+    """i8 lanes of E4M3 as f32, exactly: the bits of an f32 that is 2 ** -120 times too small, then NaN put
+    in.
+    """
     b = builder
     wide = b.zext(codes, INTS)
     size = b.and_(wide, constant(INTS, 0x7F))
@@ -61,15 +63,15 @@ def _tile(builder: Builder, kind: str, tokens: int, p: dict[str, Value]) -> None
         row = b.load(offset(b, p["index"], nearest))
         xs.append(offset(b, p["x"], b.mul(row, b.mul(p["chunks"], constant(I64, 16)))))
     zero = constant(FLOATS, 0.0)
-    totals = [[cgutils.alloca_once_value(b, zero) for _ in range(FLOAT_ROWS)] for _ in range(tokens)]
-    for row in totals:
-        for slot in row:
-            b.store(zero, slot)
+    totals = [[w.variable(b, zero) for _ in range(FLOAT_ROWS)] for _ in range(tokens)]
     step = 16 * FLOAT_BYTES[kind]
     scales = offset(b, p["panel"], b.mul(p["chunks"], constant(I64, FLOAT_ROWS * step)))
-    with cgutils.for_range(b, p["chunks"], intp=I64) as loop:
+    with w.cgutils.for_range(b, p["chunks"], intp=I64) as loop:
         at = offset(b, p["panel"], b.mul(loop.index, constant(I64, FLOAT_ROWS * step)))
-        x = [load(b, offset(b, xs[token], b.mul(loop.index, constant(I64, 16))), FLOATS, 4) for token in range(tokens)]
+        x = [
+            load(b, offset(b, xs[token], b.mul(loop.index, constant(I64, 16))), FLOATS, 4)
+            for token in range(tokens)
+        ]
         for row_number in range(FLOAT_ROWS):
             weights = widen(b, kind, offset(b, at, row_number * step))
             if kind == "fp8":
@@ -92,10 +94,12 @@ def float_tile(
     typing_context: Any, kind: Any, data: Any, start: Any, chunks: Any, block: Any, x: Any, index: Any, first: Any,
     count: Any, out: Any, place: Any, stride: Any,
 ) -> Any:  # fmt: skip
-    """out[place + t · stride + r] = row r of the panel at byte `start` of `data` times row index[first + t] of x.
+    """out[place + t · stride + r] = row r of the panel at byte `start` of `data` times row index[first + t]
+    of x.
 
-    For t < count <= FLOAT_WIDE; up to FLOAT_WIDE lines of `out` are overwritten. kind: a constant, place in FLOAT_KINDS.
-    x f32 [N, 16 · chunks], index int64, out f32; all contiguous. `block`: chunks of 16 columns that share an fp8 scale.
+    For t < count <= FLOAT_WIDE; up to FLOAT_WIDE lines of `out` are overwritten. kind: a constant, place in
+    FLOAT_KINDS. x f32 [N, 16 · chunks], index int64, out f32; all contiguous. `block`: chunks of 16 columns
+    that share an fp8 scale.
     """
     if not isinstance(kind, types.IntegerLiteral):
         return None

@@ -1,9 +1,11 @@
-"""Exact int32 dot products of 16 rows of packed weights with int8 activations, written for each instruction set.
+"""Exact int32 dot products of 16 rows of packed weights with int8 activations, written for each instruction
+set.
 
-A step is 4 inputs of 16 rows: 64 bytes, row after row, cut into pieces as wide as a register. A writer turns the packed
-weights of a group into steps once, and then adds up steps for each token. What a packed byte or nibble u stands for is
-u - bias (128 for q8, 8 for q4 and int4, 12 for doubled E2M1 values); unsigned writers start a group's sum at
--bias · sum(x in the group) to undo that exactly, signed ones subtract the bias from the weights.
+A step is 4 inputs of 16 rows: 64 bytes, row after row, cut into pieces as wide as a register. A writer turns
+the packed weights of a group into steps once, and then adds up steps for each token. What a packed byte or
+nibble u stands for is u - bias (128 for q8, 8 for q4 and int4, 12 for doubled E2M1 values); unsigned writers
+start a group's sum at -bias · sum(x in the group) to undo that exactly, signed ones subtract the bias from
+the weights.
 """
 
 from typing import Any
@@ -34,7 +36,10 @@ class Writer:
     def steps(self, group: Value) -> Steps:
         """The 8 steps of the group whose packed weights start at `group` (an i8 pointer, 64-byte aligned)."""
         if self.kind == "q8":
-            return [[self.byte(self._load(group, step, piece)) for piece in range(self.pieces)] for step in range(STEPS)]
+            return [
+                [self.byte(self._load(group, step, piece)) for piece in range(self.pieces)]
+                for step in range(STEPS)
+            ]
         low: Steps = []
         high: Steps = []
         for half in range(STEPS // 2):
@@ -44,7 +49,9 @@ class Writer:
         return low + high
 
     def _load(self, group: Value, step: int, piece: int) -> Value:
-        return load(self.b, offset(self.b, group, 64 * step + 4 * self.lanes * piece), self.bytes, 4 * self.lanes)
+        return load(
+            self.b, offset(self.b, group, 64 * step + 4 * self.lanes * piece), self.bytes, 4 * self.lanes
+        )
 
     def _upper(self, value: Value) -> Value:
         wide = vector(I16, 2 * self.lanes)
@@ -142,7 +149,9 @@ class SSE2(Writer):
 
     def dot(self, total: Value, piece: Piece, x: Any) -> Value:
         for weights, activations in zip(piece, x, strict=True):
-            total = self.b.add(total, call(self.b, "llvm.x86.sse2.pmadd.wd", self.ints, [weights, activations]))
+            total = self.b.add(
+                total, call(self.b, "llvm.x86.sse2.pmadd.wd", self.ints, [weights, activations])
+            )
         return total
 
 
@@ -161,14 +170,16 @@ class VNNI(X86Table):
     def dot(self, total: Value, piece: Piece, x: Any) -> Value:
         # Declared with vectors of i32, as all LLVM versions understand it (newer ones turn them into bytes).
         name = f"llvm.x86.avx512.vpdpbusd.{32 * self.lanes}"
-        return call(self.b, name, self.ints, [total, self.b.bitcast(piece, self.ints), self.b.bitcast(x, self.ints)])
+        return call(
+            self.b, name, self.ints, [total, self.b.bitcast(piece, self.ints), self.b.bitcast(x, self.ints)]
+        )
 
 
 class AVX2(X86Table):
     """vpmaddubsw on 256 bits, whose 16-bit sums cannot overflow here.
 
-    q8: |w| times x with the sign of w, at most 2 · 128 · 127 in a lane. 4-bit: u times x, summed in 16 bits over as many
-    steps as fit (8 of at most 2 · 15 · 127, or 4 of at most 2 · 24 · 127).
+    q8: |w| times x with the sign of w, at most 2 · 128 · 127 in a lane. 4-bit: u times x, summed in 16 bits
+    over as many steps as fit (8 of at most 2 · 15 · 127, or 4 of at most 2 · 24 · 127).
     """
 
     def byte(self, value: Value) -> Piece:

@@ -1,8 +1,8 @@
 """The inner tile of the integer path: 16 rows of packed weights times some tokens.
 
-A panel is 16 rows: first the weights, group after group (512 bytes a group for q8: [8 steps][16 rows][4 inputs]; 256 for
-the 4-bit formats, where byte i of the first, second, … 64 holds step 0, 1, 2, 3 in its low and step 4, 5, 6, 7 in its high
-half), then the scales, 16 a group, then nothing up to a multiple of 64 bytes.
+A panel is 16 rows: first the weights, group after group (512 bytes a group for q8: [8 steps][16 rows][4
+inputs]; 256 for the 4-bit formats, where byte i of the first, second, … 64 holds step 0, 1, 2, 3 in its low
+and step 4, 5, 6, 7 in its high half), then the scales, 16 a group, then nothing up to a multiple of 64 bytes.
 
 Across groups: acc = fma(float(dot), weight_scale · x_scale, acc), in f32, in increasing order.
 """
@@ -10,7 +10,6 @@ Across groups: acc = fma(float(dot), weight_scale · x_scale, acc), in f32, in i
 from typing import Any
 
 from numba import types
-from numba.core import cgutils
 
 from engine.kernels import ir as w
 from engine.kernels.compile import intrinsic
@@ -29,7 +28,9 @@ def widen_scales(builder: Builder, kind: str, pointer: Value, lanes: int, half: 
     floats, ints = vector(w.F32, lanes), vector(I32, lanes)
     if kind == "f32":
         return load(builder, pointer, floats, 4)
-    if kind == "e8m0":  # half of 2 ** (code - 127), the values being doubled: 2 ** (code - 128), subnormal for 0 and 1
+    if (
+        kind == "e8m0"
+    ):  # half of 2 ** (code - 127), the values being doubled: 2 ** (code - 128), subnormal for 0 and 1
         code = builder.zext(load(builder, pointer, vector(I8, lanes), 1), ints)
         normal = builder.shl(builder.sub(code, constant(ints, 1)), constant(ints, 23))
         tiny = builder.shl(constant(ints, 0x200000), code)
@@ -53,11 +54,15 @@ def half_to_float(builder: Builder, bits: Value, half: bool) -> Value:
     size = builder.shl(builder.and_(wide, constant(ints, 0x7FFF)), constant(ints, 13))
     scaled = builder.fmul(builder.bitcast(size, floats), constant(floats, 2.0**112))
     special = builder.icmp_unsigned(">=", size, constant(ints, 0x7C00 << 13))
-    value = builder.select(special, builder.or_(size, constant(ints, 0x7F800000)), builder.bitcast(scaled, ints))
+    value = builder.select(
+        special, builder.or_(size, constant(ints, 0x7F800000)), builder.bitcast(scaled, ints)
+    )
     return builder.bitcast(builder.or_(value, sign), floats)
 
 
-def _tile(builder: Builder, isa_name: str, kind: str, scale_kind: str, tokens: int, p: dict[str, Value]) -> None:
+def _tile(
+    builder: Builder, isa_name: str, kind: str, scale_kind: str, tokens: int, p: dict[str, Value]
+) -> None:
     """Code for `tokens` tokens; `p` holds pointers and strides (see `integer_tile`)."""
     b, chosen = builder, ISAS[isa_name]
     writer = WRITERS[isa_name](b, kind, chosen.lanes)
@@ -74,21 +79,26 @@ def _tile(builder: Builder, isa_name: str, kind: str, scale_kind: str, tokens: i
         x_sums.append(offset(b, p["sums"], b.mul(row, p["groups"])))
     zero = constant(floats, 0.0)
     pieces = range(writer.pieces)
-    totals = [[cgutils.alloca_once_value(b, zero) for _ in pieces] for _ in range(tokens)]
-    for row in totals:
-        for slot in row:
-            b.store(zero, slot)
+    totals = [[w.variable(b, zero) for _ in pieces] for _ in range(tokens)]
     scales = offset(b, p["panel"], b.mul(p["groups"], constant(I64, weight_bytes)))
-    with cgutils.for_range(b, p["groups"], intp=I64) as loop:
+    with w.cgutils.for_range(b, p["groups"], intp=I64) as loop:
         g = loop.index
         steps = writer.steps(offset(b, p["panel"], b.mul(g, constant(I64, weight_bytes))))
         at = offset(b, scales, b.mul(g, constant(I64, 16 * SCALE_BYTES[scale_kind])))
         w_scales = [
-            widen_scales(b, scale_kind, offset(b, at, piece * chosen.lanes * SCALE_BYTES[scale_kind]), chosen.lanes, chosen.half)
+            widen_scales(
+                b,
+                scale_kind,
+                offset(b, at, piece * chosen.lanes * SCALE_BYTES[scale_kind]),
+                chosen.lanes,
+                chosen.half,
+            )
             for piece in pieces
         ]
         for token in range(tokens):
-            dots = writer.group(steps, offset(b, xs[token], b.mul(g, constant(I64, 32))), b.load(offset(b, x_sums[token], g)))
+            dots = writer.group(
+                steps, offset(b, xs[token], b.mul(g, constant(I64, 32))), b.load(offset(b, x_sums[token], g))
+            )
             x_scale = splat(b, b.load(offset(b, x_scales[token], g)), chosen.lanes)
             for piece in pieces:
                 slot = totals[token][piece]
@@ -137,10 +147,11 @@ def make_tile(isa_name: str) -> Any:
 
 
 integer_tile = make_tile(isa().name)
-"""integer_tile(kind, scale_kind, data, start, groups, q, scale, sums, index, first, count, out, place, stride)
+"""integer_tile(kind, scale_kind, data, start, groups, q, scale, sums, index, first, count, out, place,
+stride)
 
-out[place + t · stride + r] = row r of the panel at byte `start` of `data` times activation row index[first + t], for
-t < count <= WIDE. Up to WIDE lines of `out` are overwritten, also beyond count. `kind` and `scale_kind` are constants: places
-in KINDS and SCALES. All arrays are contiguous: data uint8, q int8 [N, 32 · groups], scale f32 and sums int32 [N, groups],
-index int64, out f32.
+out[place + t · stride + r] = row r of the panel at byte `start` of `data` times activation row index[first +
+t], for t < count <= WIDE. Up to WIDE lines of `out` are overwritten, also beyond count. `kind` and
+`scale_kind` are constants: places in KINDS and SCALES. All arrays are contiguous: data uint8, q int8 [N, 32 ·
+groups], scale f32 and sums int32 [N, groups], index int64, out f32.
 """

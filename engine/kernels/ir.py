@@ -4,9 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils
+from numba.core import cgutils as untyped_cgutils
+
+cgutils: Any = untyped_cgutils
 
 I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
+VOID = ir.VoidType()
 F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 
 Builder = Any
@@ -27,8 +30,7 @@ def constant(kind: Any, value: Any) -> Value:
 
 def call(builder: Builder, name: str, result: Any, arguments: list[Value]) -> Value:
     """Calls an LLVM intrinsic by its full name."""
-    kind = ir.FunctionType(result, [argument.type for argument in arguments])
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
+    return builder.call(function(builder, name, result, [argument.type for argument in arguments]), arguments)
 
 
 def suffix(kind: Any) -> str:
@@ -42,6 +44,16 @@ def suffix(kind: Any) -> str:
 def fma(builder: Builder, a: Value, b: Value, c: Value) -> Value:
     """a · b + c with one rounding, on scalars or vectors; without the instruction it becomes calls of fmaf."""
     return call(builder, f"llvm.fma.{suffix(a.type)}", a.type, [a, b, c])
+
+
+def function(builder: Builder, name: str, result: Any, arguments: list[Any]) -> Value:
+    """The function `name` of the module, declared when it is not yet."""
+    return cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, arguments), name)
+
+
+def variable(builder: Builder, value: Value) -> Value:
+    """A place on the stack, set to `value` here."""
+    return cgutils.alloca_once_value(builder, value)
 
 
 def splat(builder: Builder, value: Value, lanes: int) -> Value:
@@ -78,33 +90,39 @@ def offset(builder: Builder, pointer: Value, index: Value | int) -> Value:
 
 
 def by_count(
-    builder: Builder, named: dict[str, Value], sizes: list[int], name: str, body: Callable[[Builder, int, dict[str, Value]], None]
-) -> None:
-    """Calls the function `name` for the smallest of `sizes` that is not below named["count"] (at most the largest).
+    builder: Builder, named: dict[str, Value], sizes: list[int], name: str,
+    body: Callable[[Builder, int, dict[str, Value]], None],
+) -> None:  # fmt: skip
+    """Calls the function `name` for the smallest of `sizes` that is not below named["count"] (at most the
+    largest).
 
-    Each function is written once a module, by `body(builder, size, arguments)`; it takes the values of `named`.
+    Each function is written once a module, by `body(builder, size, arguments)`; it takes the values of
+    `named`.
     """
     keys = list(named)
     for size in sizes:
         title = f"{name}_{size}"
         if title not in builder.module.globals:
-            kind = ir.FunctionType(ir.VoidType(), [named[key].type for key in keys])
-            function = ir.Function(builder.module, kind, title)
-            function.linkage = "internal"
-            function.attributes.add("noinline")
-            inside = ir.IRBuilder(function.append_basic_block("entry"))
-            body(inside, size, dict(zip(keys, function.args, strict=True)))
+            kind = ir.FunctionType(VOID, [named[key].type for key in keys])
+            written = ir.Function(builder.module, kind, title)
+            written.linkage = "internal"
+            written.attributes.add("noinline")
+            inside = ir.IRBuilder(written.append_basic_block("entry"))
+            body(inside, size, dict(zip(keys, written.args, strict=True)))
             inside.ret_void()
     arguments = [named[key] for key in keys]
 
     def choose(left: list[int]) -> None:
-        function = builder.module.globals[f"{name}_{left[0]}"]
+        chosen = builder.module.globals[f"{name}_{left[0]}"]
         if len(left) == 1:
-            builder.call(function, arguments)
+            builder.call(chosen, arguments)
             return
-        with builder.if_else(builder.icmp_signed("<=", named["count"], constant(I64, left[0]))) as (then, otherwise):
+        with builder.if_else(builder.icmp_signed("<=", named["count"], constant(I64, left[0]))) as (
+            then,
+            otherwise,
+        ):
             with then:
-                builder.call(function, arguments)
+                builder.call(chosen, arguments)
             with otherwise:
                 choose(left[1:])
 

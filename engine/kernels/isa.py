@@ -1,15 +1,18 @@
 """Which instructions the integer kernels are written in, decided once from the CPU that Numba compiles for.
 
-Numba compiles for the host, or for what NUMBA_CPU_NAME and NUMBA_CPU_FEATURES say. A CPU named there without features
-counts by its name alone ("generic", "haswell", …); features, where given, count as well.
+Numba compiles for the host, or for what NUMBA_CPU_NAME and NUMBA_CPU_FEATURES say. A CPU named there without
+features counts by its name alone ("generic", "haswell", …); features, where given, count as well.
 """
 
 import platform
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from llvmlite import binding
-from numba.core import config
+from numba.core import config as untyped_config
+
+config: Any = untyped_config
 
 __all__ = ["ISAS", "Isa", "isa"]
 

@@ -15,7 +15,9 @@ TOGETHER = 4  # panels a thread takes at a time
 
 @cache
 def float_matmul(kind_name: str) -> Any:
-    """The kernel for one format: (data, panel_bytes, chunks, block, places, x, out, threads); see `integer_matmul`."""
+    """The kernel for one format: (data, panel_bytes, chunks, block, places, x, out, threads); see
+    `integer_matmul`.
+    """
     kind = FLOAT_KINDS.index(kind_name)
 
     @kernel(parallel=True)
@@ -32,7 +34,20 @@ def float_matmul(kind_name: str) -> Any:
                 for panel in range(task, min(task + TOGETHER, panels)):
                     for first in range(0, count, FLOAT_WIDE):
                         some = min(FLOAT_WIDE, count - first)
-                        float_tile(kind, data, panel * panel_bytes, chunks, block, x, index, first, some, scratch, 0, FLOAT_ROWS)
+                        float_tile(
+                            kind,
+                            data,
+                            panel * panel_bytes,
+                            chunks,
+                            block,
+                            x,
+                            index,
+                            first,
+                            some,
+                            scratch,
+                            0,
+                            FLOAT_ROWS,
+                        )
                         for t in range(some):
                             at = places[panel, 0] * count + (first + t) * places[panel, 1] + places[panel, 2]
                             for r in range(places[panel, 3]):

@@ -15,8 +15,9 @@ from engine.kernels.integer_tile import KINDS, SCALES, WIDE, integer_tile
 def integer_matmul(kind_name: str, scale_name: str) -> Any:
     """The kernel for one format: (data, panel_bytes, groups, places, q, scale, sums, out, threads).
 
-    `places` int64 [panels, 4] says where the outputs of a panel go: first output of its part, rows of the part, first row
-    of the panel within the part, rows of the panel. Each part is an own array [N, rows of the part] within `out`.
+    `places` int64 [panels, 4] says where the outputs of a panel go: first output of its part, rows of the
+    part, first row of the panel within the part, rows of the panel. Each part is an own array [N, rows of the
+    part] within `out`.
     """
     kind, scale_kind = KINDS.index(kind_name), SCALES.index(scale_name)
 
@@ -34,7 +35,20 @@ def integer_matmul(kind_name: str, scale_name: str) -> Any:
                 for first in range(0, count, WIDE):
                     some = min(WIDE, count - first)
                     integer_tile(
-                        kind, scale_kind, data, panel * panel_bytes, groups, q, scale, sums, index, first, some, scratch, 0, 16
+                        kind,
+                        scale_kind,
+                        data,
+                        panel * panel_bytes,
+                        groups,
+                        q,
+                        scale,
+                        sums,
+                        index,
+                        first,
+                        some,
+                        scratch,
+                        0,
+                        16,
                     )
                     for t in range(some):
                         at = places[panel, 0] * count + (first + t) * places[panel, 1] + places[panel, 2]

@@ -57,7 +57,9 @@ def pack(stored: StoredMatrix | Sequence[StoredMatrix], weights: Weights = "auto
     packings = [choose(matrix, weights) for matrix in matrices]
     cols = matrices[0].cols
     if any(packing != packings[0] for packing in packings) or any(matrix.cols != cols for matrix in matrices):
-        described = ", ".join(f"{p.kind} [{m.rows}, {m.cols}]" for p, m in zip(packings, matrices, strict=True))
+        described = ", ".join(
+            f"{p.kind} [{m.rows}, {m.cols}]" for p, m in zip(packings, matrices, strict=True)
+        )
         raise ValueError(f"matrices cannot be stacked unless formats and columns are the same: {described}")
     packing = packings[0]
     sizes = [packing.nbytes(matrix.rows, cols) for matrix in matrices]
@@ -94,7 +96,17 @@ def _run(x: F32 | Rows, w: Matrix, out: F32) -> None:
         rows = x if isinstance(x, Rows) else quantize_rows(x)
         run = integer_matmul(w.packing.kind, w.packing.scale)
         with gate:
-            run(w.data, panel_bytes, -(-w.cols // GROUP), w.places, rows.q, rows.scale, rows.sums, out, threads())
+            run(
+                w.data,
+                panel_bytes,
+                -(-w.cols // GROUP),
+                w.places,
+                rows.q,
+                rows.scale,
+                rows.sums,
+                out,
+                threads(),
+            )
         return
     if isinstance(x, Rows):
         raise TypeError(f"a {w.format} matrix takes f32 rows, not rows rounded to int8")
@@ -106,16 +118,20 @@ def _run(x: F32 | Rows, w: Matrix, out: F32) -> None:
 
 
 def matmul(x: F32 | Rows, w: Matrix, out: F32 | None = None) -> F32:
-    """x [N, K] times one packed matrix [M, K], transposed: f32 [N, M]. Integer formats round x first when it is f32.
+    """x [N, K] times one packed matrix [M, K], transposed: f32 [N, M]. Integer formats round x first when it
+    is f32.
 
-    `out`, if given, is contiguous f32 [N, M] and returned. ValueError when the columns differ or several are stacked.
+    `out`, if given, is contiguous f32 [N, M] and returned. ValueError when the columns differ or several are
+    stacked.
     """
     if len(w.parts) != 1:
         raise ValueError(f"this matrix is a stack of {len(w.parts)}; use matmul_parts")
     if out is None:
         out = aligned((len(x), w.rows), np.float32)
     elif out.shape != (len(x), w.rows) or out.dtype != np.float32 or not out.flags.c_contiguous:
-        raise ValueError(f"out must be contiguous f32 [{len(x)}, {w.rows}], not {out.dtype} {list(out.shape)}")
+        raise ValueError(
+            f"out must be contiguous f32 [{len(x)}, {w.rows}], not {out.dtype} {list(out.shape)}"
+        )
     if len(x):
         _run(x, w, out.reshape(-1))
     return out
@@ -128,4 +144,6 @@ def matmul_parts(x: F32 | Rows, w: Matrix) -> list[F32]:
     if count:
         _run(x, w, flat)
     ends = np.cumsum(w.parts) * count
-    return [flat[end - count * rows : end].reshape(count, rows) for end, rows in zip(ends, w.parts, strict=True)]
+    return [
+        flat[end - count * rows : end].reshape(count, rows) for end, rows in zip(ends, w.parts, strict=True)
+    ]

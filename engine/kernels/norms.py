@@ -38,13 +38,17 @@ def _rms_norm(x, weight, epsilon, plus, out):  # type: ignore[no-untyped-def]
 def rms_norm(
     x: F32, weight: F32 | None, epsilon: float, *, plus_one: bool = False, width: int | None = None
 ) -> F32:
-    """x / sqrt(mean(x²) + epsilon) · weight over groups of `width` (default: the last dimension); same shape as x.
+    """x / sqrt(mean(x²) + epsilon) · weight over groups of `width` (default: the last dimension); same shape
+    as x.
 
-    `weight` [width], or [several widths] for an own one a group, or None for none; `plus_one` multiplies by 1 + weight.
+    `weight` [width], or [several widths] for an own one a group, or None for none; `plus_one` multiplies by 1
+    + weight.
     """
     lines = _lines(x, width)
     if weight is not None and (x.shape[-1] % len(weight) and len(weight) != lines.shape[1]):
-        raise ValueError(f"a weight of {len(weight)} does not fit lines of {x.shape[-1]} in groups of {lines.shape[1]}")
+        raise ValueError(
+            f"a weight of {len(weight)} does not fit lines of {x.shape[-1]} in groups of {lines.shape[1]}"
+        )
     out = aligned(lines.shape, np.float32)
     given = NONE if weight is None else weight
     _rms_norm(lines, given, np.float32(epsilon), np.float32(1 if plus_one else 0), out)

@@ -1,7 +1,8 @@
-"""Weights laid out as the kernels read them: panels of 16 rows (integers) or 4 rows (floats), one after another.
+"""Weights laid out as the kernels read them: panels of 16 rows (integers) or 4 rows (floats), one after
+another.
 
-`Packing` is the geometry of one format; `choose` says in which a stored matrix is kept for a choice of weights; `pack_into`
-writes the panels. The layouts are those of `integer_tile` and `float_tile`.
+`Packing` is the geometry of one format; `choose` says in which a stored matrix is kept for a choice of
+weights; `pack_into` writes the panels. The layouts are those of `integer_tile` and `float_tile`.
 """
 
 from dataclasses import dataclass
@@ -17,16 +18,17 @@ from engine.formats import (
     F32Matrix,
     FP8Matrix,
     Groups,
+    Int4Matrix,
     MXFP4Blocks,
     MXFP4Matrix,
     StoredMatrix,
     f32_to_bf16,
-    round_q4,
-    round_q8,
 )  # fmt: skip
 from engine.formats.codes import E2M1_DOUBLED
 from engine.kernels.float_tile import FLOAT_BYTES, FLOAT_ROWS
 from engine.kernels.integer_tile import SCALE_BYTES
+from engine.kernels.packing_kernels import pack_nibbles, pack_rounded
+from engine.kernels.threads import gate, threads
 
 Weights: TypeAlias = Literal["auto", "native", "q8", "q4"]
 
@@ -38,7 +40,8 @@ CHUNK = 16  # columns of the float path
 class Packing:
     """How matrices are kept: `kind` q8, q4, int4, mxfp4 (integers) or f32, bf16, f16, fp8 (floats).
 
-    `scale` is the stored type of the scales (f16, bf16, f32, e8m0; "" without). `block`: columns that share an fp8 scale.
+    `scale` is the stored type of the scales (f16, bf16, f32, e8m0; "" without). `block`: columns that share
+    an fp8 scale.
     """
 
     kind: str
@@ -72,7 +75,9 @@ class Packing:
 
 
 def choose(stored: StoredMatrix, weights: Weights) -> Packing:
-    """The packing of a stored matrix: as it is stored where the choice allows, else rounded (see `engine.formats.groups`)."""
+    """The packing of a stored matrix: as it is stored where the choice allows, else rounded (see
+    `engine.formats.groups`).
+    """
     if weights == "native":
         for matrix, kind in ((F32Matrix, "f32"), (F16Matrix, "f16"), (BF16Matrix, "bf16")):
             if isinstance(stored, matrix):
@@ -90,25 +95,56 @@ def choose(stored: StoredMatrix, weights: Weights) -> Packing:
 
 def pack_into(stored: StoredMatrix, packing: Packing, data: U8) -> None:
     """Writes the panels of `stored` to `data`, uint8 [packing.nbytes(rows, cols)]."""
+    panel_bytes = packing.panel_bytes(stored.cols)
     panels = data.reshape(packing.panels(stored.rows), packing.panel_bytes(stored.cols))
+    kept = stored.stored_as() == (packing.kind, packing.scale)
+    if packing.integer and not kept and packing.kind not in ("q8", "q4"):
+        raise ValueError(
+            f"a {type(stored).__name__} cannot be kept as {packing.kind} with {packing.scale} scales"
+        )
+    panels[:, -64:] = 0  # what follows a panel up to a multiple of 64, so that bytes depend on weights alone
+    if packing.integer and kept and isinstance(stored, Int4Matrix | MXFP4Matrix):
+        with gate:
+            pack_nibbles(
+                *_nibbles(stored), SCALE_BYTES[packing.scale], 0 if packing.kind == "mxfp4" else 8, stored.rows, stored.cols,
+                data, panel_bytes, threads(),
+            )  # fmt: skip
+        return
     step = max(1, (4 << 20) // (packing.panel_rows * max(1, stored.cols)))
     for first in range(0, len(panels), step):
         some = panels[first : first + step]
         start = first * packing.panel_rows
         part = stored.take(start, 1, min(stored.rows - start, len(some) * packing.panel_rows))
-        if packing.integer:
-            _integer_panels(_groups(part, packing), packing, some)
-        else:
+        if not packing.integer:
             _float_panels(part, packing, some)
+        elif kept:
+            groups = part.groups()
+            assert groups is not None, "what is stored in groups has groups"
+            _integer_panels(groups, packing, some)
+        else:
+            values, kind = _floats(part)
+            with gate:
+                pack_rounded(
+                    np.ascontiguousarray(values).reshape(-1), kind, part.rows, part.cols, packing.kind == "q8",
+                    some.reshape(-1), panel_bytes, threads(),
+                )  # fmt: skip
 
 
-def _groups(stored: StoredMatrix, packing: Packing) -> Groups:
-    kept = stored.stored_as()
-    if kept is not None and kept == (packing.kind, packing.scale):
-        groups = stored.groups()
-        if groups is not None:
-            return groups
-    return (round_q4 if packing.kind == "q4" else round_q8)(stored.f32())
+def _floats(stored: StoredMatrix) -> tuple[Array, int]:
+    """The values and how `widen_group` names their type."""
+    if isinstance(stored, BF16Matrix):
+        return stored.values, 1
+    if isinstance(stored, F16Matrix):
+        return stored.values.view(np.uint16), 2
+    return stored.f32(), 0
+
+
+def _nibbles(stored: Int4Matrix | MXFP4Matrix) -> tuple[U8, U8]:
+    """Codes uint8 [rows, bytes] and scales uint8 [rows, bytes], a scale for each 32 columns."""
+    scales = stored.scales
+    if isinstance(stored, Int4Matrix) and stored.group_size != GROUP:
+        scales = np.repeat(scales, stored.group_size // GROUP, axis=1)[:, : -(-stored.cols // GROUP)]
+    return np.ascontiguousarray(stored.packed).view(np.uint8), np.ascontiguousarray(scales).view(np.uint8)
 
 
 E2M1_CODE = np.zeros(256, np.uint8)
@@ -134,7 +170,6 @@ def _integer_panels(groups: Groups, packing: Packing, panels: U8) -> None:
     turned = np.ascontiguousarray(scales.reshape(len(panels), INTEGER_ROWS, count).transpose(0, 2, 1))
     end = weight_bytes + count * INTEGER_ROWS * scales.itemsize
     panels[:, weight_bytes:end] = turned.view(np.uint8).reshape(len(panels), -1)
-    panels[:, end:] = 0
 
 
 def _float_values(stored: StoredMatrix, packing: Packing) -> Array:
@@ -151,10 +186,11 @@ def _float_panels(stored: StoredMatrix, packing: Packing, panels: U8) -> None:
     chunks, rows = -(-stored.cols // CHUNK), len(panels) * FLOAT_ROWS
     padded = np.zeros((rows, chunks * CHUNK), values.dtype)
     padded[: stored.rows, : stored.cols] = values
-    turned = np.ascontiguousarray(padded.reshape(len(panels), FLOAT_ROWS, chunks, CHUNK).transpose(0, 2, 1, 3))
+    turned = np.ascontiguousarray(
+        padded.reshape(len(panels), FLOAT_ROWS, chunks, CHUNK).transpose(0, 2, 1, 3)
+    )
     end = chunks * CHUNK * FLOAT_ROWS * values.itemsize
     panels[:, :end] = turned.view(np.uint8).reshape(len(panels), -1)
-    panels[:, end:] = 0
     if isinstance(stored, FP8Matrix) and packing.kind == "fp8":
         scales = np.zeros((rows, -(-stored.cols // packing.block)), np.float32)
         scales[: stored.rows] = stored.f32_scales()

@@ -1,6 +1,7 @@
 """Rotary position embedding: tables computed in f64 from our own sin and cos, and their application.
 
-Pairs are (i, i + d/2) in the half-split form, (2i, 2i + 1) in the interleaved form; dimensions beyond `d` stay as they are.
+Pairs are (i, i + d/2) in the half-split form, (2i, 2i + 1) in the interleaved form; dimensions beyond `d`
+stay as they are.
 """
 
 import numpy as np
@@ -42,7 +43,11 @@ def rope_tables(positions: Array, frequencies: Array, scale: float = 1.0) -> tup
     shape = (len(positions), len(frequencies))
     cos, sin = aligned(shape, np.float32), aligned(shape, np.float32)
     _tables(
-        np.ascontiguousarray(positions, np.float64), np.ascontiguousarray(frequencies, np.float64), float(scale), cos, sin
+        np.ascontiguousarray(positions, np.float64),
+        np.ascontiguousarray(frequencies, np.float64),
+        float(scale),
+        cos,
+        sin,
     )
     return cos, sin
 
@@ -65,7 +70,9 @@ def _rope(x, cos, sin, first, interleaved, out):  # type: ignore[no-untyped-def]
 def rope(x: F32, cos: F32, sin: F32, *, interleaved: bool = False, first: int = 0) -> F32:
     """Rotates dimensions first … first + d of x [N, heads, D] by tables [N, d / 2]; the others are copied."""
     if x.ndim != 3 or cos.shape != sin.shape or len(cos) != len(x) or first + 2 * cos.shape[1] > x.shape[2]:
-        raise ValueError(f"rows {list(x.shape)} cannot be rotated by tables {list(cos.shape)} from dimension {first}")
+        raise ValueError(
+            f"rows {list(x.shape)} cannot be rotated by tables {list(cos.shape)} from dimension {first}"
+        )
     out = aligned(x.shape, np.float32)
     _rope(np.ascontiguousarray(x, np.float32), cos, sin, first, interleaved, out)
     return out

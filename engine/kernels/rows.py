@@ -1,7 +1,7 @@
 """Activation rows as the integer path takes them: int8 in groups of 32 with one f32 scale a group.
 
-Rule: scale = absmax / 127; value = round-half-even(x / scale), clipped to ±127; a scale of zero gives zeros; a short
-last group is filled with zeros.
+Rule: scale = absmax / 127; value = round-half-even(x / scale), clipped to ±127; a scale of zero gives zeros;
+a short last group is filled with zeros.
 """
 
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ import numpy as np
 from engine.arrays import F32, Array, aligned
 from engine.formats.groups import GROUP
 from engine.kernels.compile import kernel
+from engine.kernels.quantize import quantize_group
 
 __all__ = ["Rows", "quantize_rows"]
-
-ROUNDER = np.float32(12582912.0)  # 1.5 · 2**23: adding and subtracting it rounds |x| < 2**22 half to even
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """`q` int8 [N, Kp], `scale` f32 [N, Kp / 32], `sums` int32 [N, Kp / 32] of q in each group; Kp = cols rounded up.
+    """`q` int8 [N, Kp], `scale` f32 [N, Kp / 32], `sums` int32 [N, Kp / 32] of q in each group; Kp = cols
+    rounded up.
 
     `sums` follows from `q`; make Rows that came over a wire with `Rows.of`.
     """
@@ -34,7 +34,9 @@ class Rows:
 
     @classmethod
     def of(cls, q: Array, scale: F32, cols: int | None = None) -> "Rows":
-        """Rows from their values and scales, contiguous; -128 is not allowed. Raises ValueError for shapes that do not fit."""
+        """Rows from their values and scales, contiguous; -128 is not allowed. Raises ValueError for shapes
+        that do not fit.
+        """
         if q.ndim != 2 or q.dtype != np.int8 or q.shape[1] % GROUP:
             raise ValueError(f"rows must be int8 [N, a multiple of {GROUP}], not {q.dtype} {list(q.shape)}")
         if scale.dtype != np.float32 or scale.shape != (len(q), q.shape[1] // GROUP):
@@ -63,33 +65,13 @@ def _sum_groups(q, sums):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def quantize_group(x, first, last, limit, q, at):  # type: ignore[no-untyped-def]
-    """Rounds x[first:last] (at most 32) to q[at:at+32], as far as q reaches, by the rule with `limit` (127 or 32767).
-
-    Returns the scale and the sum of the integers.
-    """
-    top = np.float32(0)
-    for i in range(first, last):
-        top = max(top, abs(x[i]))
-    scale = top / np.float32(limit)
-    divisor = scale if scale > np.float32(0) else np.float32(np.inf)
-    total = np.int32(0)
-    for i in range(last - first):
-        value = (x[first + i] / divisor + ROUNDER) - ROUNDER
-        whole = np.int32(min(max(value, np.float32(-limit)), np.float32(limit)))
-        q[at + i] = whole
-        total += whole
-    for i in range(at + last - first, min(at + 32, len(q))):
-        q[i] = 0
-    return scale, total
-
-
-@kernel
 def _quantize(x, q, scale, sums):  # type: ignore[no-untyped-def]
     cols = x.shape[1]
     for n in range(x.shape[0]):
         for g in range(scale.shape[1]):
-            scale[n, g], sums[n, g] = quantize_group(x[n], g * 32, min(g * 32 + 32, cols), 127, q[n], g * 32)
+            count = min(32, cols - g * 32)
+            at = n * q.shape[1] + g * 32
+            scale[n, g], sums[n, g] = quantize_group(x, n * cols + g * 32, count, np.float32(127), q, at, 32)
 
 
 def quantize_rows(x: F32) -> Rows:

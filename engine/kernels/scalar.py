@@ -1,9 +1,10 @@
-"""exp, log, tanh and the like from IEEE additions, multiplications and divisions alone: the same bits on every CPU.
+"""exp, log, tanh and the like from IEEE additions, multiplications and divisions alone: the same bits on
+every CPU.
 
-Device functions on one value, branch-free where it matters so that loops over them become vector code. Methods: range
-reduction by powers of two (exp, log; the two-part constants of ln 2 are those of Cody and Waite, 1980) and by multiples
-of π/2 in three parts (sin, cos), then Taylor or Horner polynomials; log uses the series of artanh. f32 functions are
-within about 2 units in the last place, f64 ones within about 4.
+Device functions on one value, branch-free where it matters so that loops over them become vector code.
+Methods: range reduction by powers of two (exp, log; the two-part constants of ln 2 are those of Cody and
+Waite, 1980) and by multiples of π/2 in three parts (sin, cos), then Taylor or Horner polynomials; log uses
+the series of artanh. f32 functions are within about 2 units in the last place, f64 ones within about 4.
 """
 
 import math
@@ -92,7 +93,11 @@ def exp(x):  # type: ignore[no-untyped-def]
     p = (p * r) * r + r + f32(1.0)
     half = np.int32(n) >> np.int32(1)  # in two steps, so that neither power of two leaves the range
     rest = np.int32(n) - half
-    return p * bits_to_f32((half + np.int32(127)) << np.int32(23)) * bits_to_f32((rest + np.int32(127)) << np.int32(23))
+    return (
+        p
+        * bits_to_f32((half + np.int32(127)) << np.int32(23))
+        * bits_to_f32((rest + np.int32(127)) << np.int32(23))
+    )
 
 
 @device
@@ -101,7 +106,21 @@ def exp64(x):  # type: ignore[no-untyped-def]
     n = (x * 1.4426950408889634 + ROUND64) - ROUND64
     r = (x - n * 6.93147180369123816490e-01) - n * 1.90821492927058770002e-10
     p = 1.0 / 6227020800.0
-    for k in (479001600.0, 39916800.0, 3628800.0, 362880.0, 40320.0, 5040.0, 720.0, 120.0, 24.0, 6.0, 2.0, 1.0, 1.0):
+    for k in (
+        479001600.0,
+        39916800.0,
+        3628800.0,
+        362880.0,
+        40320.0,
+        5040.0,
+        720.0,
+        120.0,
+        24.0,
+        6.0,
+        2.0,
+        1.0,
+        1.0,
+    ):
         p = p * r + 1.0 / k
     return p * bits_to_f64((np.int64(n) + 1023) << 52)
 
@@ -175,7 +194,8 @@ def tanh(x):  # type: ignore[no-untyped-def]
     size = abs(x)
     z = size * size
     series = size + size * z * (
-        f32(-1 / 3) + z * (f32(2 / 15) + z * (f32(-17 / 315) + z * (f32(62 / 2835) + z * f32(-1382 / 155925))))
+        f32(-1 / 3)
+        + z * (f32(2 / 15) + z * (f32(-17 / 315) + z * (f32(62 / 2835) + z * f32(-1382 / 155925))))
     )
     quotient = f32(1.0) - f32(2.0) / (exp(f32(2.0) * size) + f32(1.0))
     value = series if size < f32(0.25) else quotient
@@ -197,7 +217,9 @@ def gelu_tanh(x):  # type: ignore[no-untyped-def]
 
 @device
 def erf(x):  # type: ignore[no-untyped-def]
-    """The error function for f32, by its everywhere convergent series in f64 (exact to f32 below 4, ±1 beyond)."""
+    """The error function for f32, by its everywhere convergent series in f64 (exact to f32 below 4, ±1
+    beyond).
+    """
     wide = min(abs(np.float64(x)), 4.0)
     z = 2.0 * wide * wide
     term, total = wide, wide
@@ -218,7 +240,9 @@ def gelu(x):  # type: ignore[no-untyped-def]
 def sincos64(angle):  # type: ignore[no-untyped-def]
     """sin and cos of an f64 angle of at most about 1e9 radians."""
     n = (angle * 0.6366197723675814 + ROUND64) - ROUND64
-    r = ((angle - n * 1.57079632673412561417) - n * 6.07710050630396597660e-11) - n * 2.02226624879595063154e-21
+    r = (
+        (angle - n * 1.57079632673412561417) - n * 6.07710050630396597660e-11
+    ) - n * 2.02226624879595063154e-21
     z = r * r
     s = 1.0 / 355687428096000.0
     for k in (1307674368000.0, 6227020800.0, 39916800.0, 362880.0, 5040.0, 120.0, 6.0, 1.0):

@@ -1,15 +1,18 @@
 """How many threads the kernels use, and that one launch at a time has them.
 
-Kernels launch through Numba's OpenMP layer where libgomp is installed, else through its workqueue. One lock is held a
-launch: two models or sessions in one process then take turns kernel by kernel, instead of both slowing down (and the
-workqueue, which does not allow two launches at a time, is safe).
+Kernels launch through Numba's OpenMP layer where libgomp is installed, else through its workqueue. One lock
+is held a launch: two models or sessions in one process then take turns kernel by kernel, instead of both
+slowing down (and the workqueue, which does not allow two launches at a time, is safe).
 """
 
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
-import numba
+from numba.core import config as untyped_config
+
+config: Any = untyped_config
 
 gate = threading.RLock()
 """Held while a parallel kernel runs."""
@@ -35,7 +38,7 @@ def set_threads(count: int | None = None) -> int:
     """
     if count is not None and count < 1:
         raise ValueError(f"kernels need at least one thread, not {count}")
-    chosen = min(count or physical_cores(), numba.config.NUMBA_NUM_THREADS)
+    chosen: int = min(count or physical_cores(), config.NUMBA_NUM_THREADS)
     with gate:
         _Chosen.count = chosen
     return chosen

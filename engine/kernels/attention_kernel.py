@@ -1,0 +1,281 @@
+"""Attention in one launch over (key head, tile of rows) or, when those are few, over (key head, tile of rows,
+block of keys).
+
+Both ways compute the same per block (`_block`) and merge blocks in increasing order (`_merge`).
+"""
+
+import numpy as np
+from numba import prange
+
+from engine.kernels.atomic import next_task
+from engine.kernels.attention_tile import QUERIES, score_tile, value_tile
+from engine.kernels.compile import kernel
+from engine.kernels.lanes import cache_value, lane_max, lane_sum
+from engine.kernels.scalar import exp
+
+BLOCK = 128  # keys
+TILE = 16  # rows of a task, a multiple of QUERIES
+
+
+@kernel
+def ranges(positions, window, keys, spans):  # type: ignore[no-untyped-def]
+    """Which keys (or places in `keys`) each row sees: int64 [N, 2], from and to. Returns the blocks that
+    matter.
+    """
+    low, high = 1 << 60, 0
+    for n in range(len(positions)):
+        if keys.shape[0] > 0:
+            count = 0
+            while count < keys.shape[1] and keys[n, count] >= 0:
+                count += 1
+            spans[n, 0], spans[n, 1] = 0, count
+        else:
+            spans[n, 0] = max(0, positions[n] + 1 - window) if window > 0 else 0
+            spans[n, 1] = positions[n] + 1
+        low, high = min(low, spans[n, 0]), max(high, spans[n, 1])
+    return low // BLOCK, (high + BLOCK - 1) // BLOCK
+
+
+@kernel
+def _gather(cache, rows, low, high, start, head, width, out):  # type: ignore[no-untyped-def]
+    """Rows low … high of the cache (or of what `rows` names) as f32, filled up with zeros: out [BLOCK, 16 ·
+    chunks].
+    """
+    for j in range(low, high):
+        at = (rows[j] if len(rows) > 0 else j) - start
+        for i in range(out.shape[1]):
+            out[j - low, i] = cache_value(cache[at, head, i]) if i < width else np.float32(0)
+
+
+@kernel
+def _block(  # type: ignore[no-untyped-def]
+    q, k, v, index, tokens, first, count, block, head, start, dim, width, scale, spans, positions, keys, bias, direct,
+    scores, wide_k, wide_v, tops, sums, parts,
+):  # fmt: skip
+    """One block of keys for rows first … first + count: maximum, sum and weighted values a row (sum 0: sees
+    none).
+    """
+    low, high = block * BLOCK + BLOCK, block * BLOCK
+    for t in range(count):
+        span = spans[tokens[first + t]]
+        low, high = min(low, max(span[0], block * BLOCK)), max(high, min(span[1], block * BLOCK + BLOCK))
+        tops[t], sums[t] = np.float32(-np.inf), np.float32(0)
+    if low >= high:
+        return
+    chosen = keys[tokens[first]] if keys.shape[0] > 0 else keys.reshape(-1)
+    chunks, value_chunks = q.shape[1] // 16, parts.shape[1] // 16
+    if not direct:
+        _gather(k, chosen, low, high, start, head, dim, wide_k)
+        _gather(v, chosen, low, high, start, head, width, wide_v)
+    shift = low - block * BLOCK
+    for t in range(0, count, QUERIES):
+        some = min(QUERIES, count - t)
+        if direct:
+            at = ((low - start) * k.shape[1] + head) * k.shape[2]
+            stride = k.shape[1] * k.shape[2]
+            score_tile(
+                q, index, first + t, some, k, at, stride, high - low, chunks, scale, scores[t:, shift:], BLOCK
+            )
+        else:
+            score_tile(
+                q,
+                index,
+                first + t,
+                some,
+                wide_k,
+                0,
+                chunks * 16,
+                high - low,
+                chunks,
+                scale,
+                scores[t:, shift:],
+                BLOCK,
+            )
+    for t in range(count):
+        n, h = tokens[first + t], index[first + t] % bias.shape[1] if bias.shape[1] > 0 else 0
+        begin = max(spans[n, 0] - block * BLOCK, 0)
+        end = min(spans[n, 1] - block * BLOCK, BLOCK)
+        line = scores[t]
+        if begin >= end:
+            line[:] = np.float32(0)
+            continue
+        if bias.shape[2] > 0:
+            for j in range(begin, end):
+                key = chosen[block * BLOCK + j] if len(chosen) > 0 else block * BLOCK + j
+                if positions[n] - key < bias.shape[2]:
+                    line[j] += bias[n, h, positions[n] - key]
+        best = lane_max(scores, t * BLOCK + begin, end - begin)
+        line[:begin] = np.float32(0)
+        line[end:] = np.float32(0)
+        seen = line[begin:end]
+        for j in range(len(seen)):
+            seen[j] = exp(seen[j] - best)
+        tops[t], sums[t] = best, lane_sum(line, 0, BLOCK)
+    for t in range(0, count, QUERIES):
+        some = min(QUERIES, count - t)
+        if direct:
+            at = ((low - start) * v.shape[1] + head) * v.shape[2]
+            stride = v.shape[1] * v.shape[2]
+            value_tile(
+                scores,
+                t * BLOCK + shift,
+                BLOCK,
+                some,
+                v,
+                at,
+                stride,
+                high - low,
+                value_chunks,
+                parts,
+                t * parts.shape[1],
+                parts.shape[1],
+            )
+        else:
+            value_tile(
+                scores,
+                t * BLOCK + shift,
+                BLOCK,
+                some,
+                wide_v,
+                0,
+                value_chunks * 16,
+                high - low,
+                value_chunks,
+                parts,
+                t * parts.shape[1],
+                parts.shape[1],
+            )
+
+
+@kernel
+def _merge(top, total, new_top, new_total, out, part):  # type: ignore[no-untyped-def]
+    """Adds a block's sums to a row's running ones; returns its maximum and its sum."""
+    if new_total == np.float32(0):
+        return top, total
+    best = max(top, new_top)
+    old_factor, new_factor = exp(top - best), exp(new_top - best)
+    for i in range(len(out)):
+        out[i] = out[i] * old_factor + part[i] * new_factor
+    return best, total * old_factor + new_total * new_factor
+
+
+@kernel
+def _clear(line):  # type: ignore[no-untyped-def]
+    for i in range(len(line)):
+        line[i] = np.float32(0)
+
+
+@kernel
+def _finish(top, total, sink, has_sink, out):  # type: ignore[no-untyped-def]
+    if has_sink:
+        best = max(top, sink)
+        factor = exp(top - best)
+        total = total * factor + exp(sink - best)
+        for i in range(len(out)):
+            out[i] = (out[i] * factor) / total
+    else:
+        for i in range(len(out)):
+            out[i] /= total
+
+
+@kernel(parallel=True)
+def attend(q, k, v, positions, start, dim, width, scale, window, sinks, keys, bias, out, threads):  # type: ignore[no-untyped-def]
+    """q f32 [N · H, 16 · chunks] filled up with zeros; out f32 [N · H, width]; the rest as in `attention`."""
+    count, kv_heads = len(positions), k.shape[1]
+    heads = q.shape[0] // count
+    shared = heads // kv_heads
+    spans = np.empty((count, 2), np.int64)
+    lowest, highest = ranges(positions, window, keys, spans)
+    # Rows of a key head, a token's heads side by side; with chosen keys, a tile holds rows of one token only.
+    a_tile = min(TILE, shared) if keys.shape[0] > 0 else TILE
+    together = count * shared if keys.shape[0] == 0 else shared
+    tiles = ((together + a_tile - 1) // a_tile) * (1 if keys.shape[0] == 0 else count)
+    per_token = (shared + a_tile - 1) // a_tile
+    blocks = highest - lowest
+    direct = dim % 16 == 0 and width % 16 == 0 and keys.shape[0] == 0
+    wide = ((width + 15) // 16) * 16
+    split = kv_heads * tiles < 4 * threads
+    pieces = blocks if split else 1
+    lines = (
+        (min(TILE, together) + QUERIES - 1) // QUERIES * QUERIES if together > 1 else 1
+    )  # of a tile in the arrays below
+    room = kv_heads * tiles * lines if split else 0
+    all_tops = np.empty((blocks if split else 0, room), np.float32)
+    all_sums = np.empty((blocks if split else 0, room), np.float32)
+    all_parts = np.empty((blocks if split else 0, room, wide), np.float32)
+    counter = np.zeros(2, np.int64)
+    later = counter[1:]
+    for _ in prange(threads):
+        index, tokens = np.empty(TILE, np.int64), np.empty(TILE, np.int64)
+        scores = np.zeros((TILE, BLOCK), np.float32)
+        wide_k = np.empty((0 if direct else BLOCK, q.shape[1]), np.float32)
+        wide_v = np.empty((0 if direct else BLOCK, wide), np.float32)
+        tops, sums = np.empty(TILE, np.float32), np.empty(TILE, np.float32)
+        parts = np.empty((TILE, wide), np.float32)
+        run_tops, run_sums = np.empty(TILE, np.float32), np.empty(TILE, np.float32)
+        while True:
+            task = next_task(counter)
+            if task >= kv_heads * tiles * pieces:
+                break
+            piece, place = task // (kv_heads * tiles), task % (kv_heads * tiles)
+            tile, head = place // kv_heads, place % kv_heads
+            if keys.shape[0] > 0:
+                begin = (tile // per_token) * shared + (tile % per_token) * a_tile
+                end = min(begin + a_tile, (tile // per_token + 1) * shared)
+            else:
+                begin, end = tile * a_tile, min(tile * a_tile + a_tile, together)
+            rows = end - begin
+            first_block, last_block = highest, lowest
+            for t in range(rows):
+                tokens[t] = (begin + t) // shared
+                index[t] = tokens[t] * heads + head * shared + (begin + t) % shared
+                first_block = min(first_block, spans[tokens[t], 0] // BLOCK)
+                last_block = max(last_block, (spans[tokens[t], 1] + BLOCK - 1) // BLOCK)
+            if split:
+                block = lowest + piece
+                _block(q, k, v, index, tokens, 0, rows, block, head, start, dim, width, scale, spans, positions, keys, bias,
+                       direct, scores, wide_k, wide_v, tops, sums, all_parts[piece, place * lines : (place + 1) * lines])  # fmt: skip
+                for t in range(rows):
+                    all_tops[piece, place * lines + t], all_sums[piece, place * lines + t] = tops[t], sums[t]
+                continue
+            for t in range(rows):
+                run_tops[t], run_sums[t] = np.float32(-np.inf), np.float32(0)
+                _clear(out[index[t]])
+            for block in range(first_block, last_block):
+                _block(q, k, v, index, tokens, 0, rows, block, head, start, dim, width, scale, spans, positions, keys, bias,
+                       direct, scores, wide_k, wide_v, tops, sums, parts)  # fmt: skip
+                for t in range(rows):
+                    run_tops[t], run_sums[t] = _merge(
+                        run_tops[t], run_sums[t], tops[t], sums[t], out[index[t]], parts[t]
+                    )
+            for t in range(rows):
+                sink = sinks[index[t] % heads] if len(sinks) else np.float32(0)
+                _finish(run_tops[t], run_sums[t], sink, len(sinks) > 0, out[index[t]])
+    if split:
+        for _ in prange(threads):
+            while True:
+                place = next_task(later)
+                if place >= kv_heads * tiles:
+                    break
+                tile, head = place // kv_heads, place % kv_heads
+                if keys.shape[0] > 0:
+                    begin = (tile // per_token) * shared + (tile % per_token) * a_tile
+                    end = min(begin + a_tile, (tile // per_token + 1) * shared)
+                else:
+                    begin, end = tile * a_tile, min(tile * a_tile + a_tile, together)
+                for t in range(end - begin):
+                    row = (begin + t) // shared * heads + head * shared + (begin + t) % shared
+                    top, total = np.float32(-np.inf), np.float32(0)
+                    _clear(out[row])
+                    for piece in range(blocks):
+                        at = place * lines + t
+                        top, total = _merge(
+                            top,
+                            total,
+                            all_tops[piece, at],
+                            all_sums[piece, at],
+                            out[row],
+                            all_parts[piece, at],
+                        )
+                    sink = sinks[row % heads] if len(sinks) else np.float32(0)
+                    _finish(top, total, sink, len(sinks) > 0, out[row])
