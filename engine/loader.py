@@ -16,7 +16,7 @@ from engine.checkpoint import Checkpoint
 from engine.errors import CheckpointError
 from engine.experts import ExpertLayout, ExpertRefs, MatrixRef
 from engine.formats import F32Matrix, StoredMatrix
-from engine.kernels import Activation, ExpertShape, pack, pack_expert, stackable
+from engine.kernels import Activation, ExpertShape, Matrix, pack, pack_expert, stackable
 from engine.layers import DenseMLP, Embedding, Linear, Stack
 from engine.numerics import Weights
 from engine.weights import Shelf
@@ -113,7 +113,7 @@ class Loader:
         """
         ref = _ref(ref)
         shelf = Shelf(self.checkpoint)
-        stored = shelf.matrix(ref, rows, cols)
+        stored = shelf.rows(ref, rows, cols)
         self._note(*shelf.storage(ref).names)
         return self._linear(stored, self._bias(ref, rows, bias), exact)
 
@@ -124,7 +124,7 @@ class Loader:
         `linear`."""
         shelf = Shelf(self.checkpoint)
         named = [_ref(ref) for ref in refs]
-        stored = [shelf.matrix(ref, count, cols) for ref, count in zip(named, rows, strict=True)]
+        stored = [shelf.rows(ref, count, cols) for ref, count in zip(named, rows, strict=True)]
         for ref in named:
             self._note(*shelf.storage(ref).names)
         biases = [self._bias(ref, count, bias) for ref, count in zip(named, rows, strict=True)]
@@ -144,9 +144,9 @@ class Loader:
         """A dense MLP or shared expert: `name.gate_proj`, `name.up_proj`, `name.down_proj`, or `parts`."""
         refs = parts or ExpertRefs(*(MatrixRef(f"{name}.{part}_proj") for part in ("gate", "up", "down")))
         shelf = Shelf(self.checkpoint)
-        gate = shelf.matrix(refs.gate, intermediate, hidden)
-        up = shelf.matrix(refs.up, intermediate, hidden)
-        down = shelf.matrix(refs.down, hidden, intermediate)
+        gate = shelf.rows(refs.gate, intermediate, hidden)
+        up = shelf.rows(refs.up, intermediate, hidden)
+        down = shelf.rows(refs.down, hidden, intermediate)
         for ref in (refs.gate, refs.up, refs.down):
             self._note(*shelf.storage(ref).names)
         shape = ExpertShape.of(gate, up, down, activation, self.weights)
@@ -157,6 +157,13 @@ class Loader:
     def folded(self, values: F32) -> Linear:
         """A linear layer whose matrix f32 [rows, cols] the family made itself, rounded like any other."""
         return self._linear(F32Matrix(np.ascontiguousarray(values)), None, False)
+
+    def by_head(self, heads: Sequence[F32]) -> Matrix:
+        """A matrix [rows, cols] a head, made by the family and rounded like any other, as a stack for
+        `matmul_heads`."""
+        matrix = pack([F32Matrix(np.ascontiguousarray(head)) for head in heads], self.weights)
+        self.resident_bytes += matrix.nbytes
+        return matrix
 
     def embedding(self, name: str, rows: int, cols: int) -> Embedding:
         """Embedding rows, kept as stored."""

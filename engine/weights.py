@@ -15,11 +15,12 @@ What quantises in a way that is not known (zero points, a reordering of columns,
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from engine.arrays import F32, Array
-from engine.checkpoint import Checkpoint
+from engine.checkpoint import Checkpoint, TensorInfo
 from engine.errors import CheckpointError
 from engine.experts import MatrixRef
 from engine.formats import (
@@ -34,6 +35,7 @@ from engine.formats import (
     Q8Blocks,
     StoredMatrix,
 )
+from engine.formats.stored import rows_of
 
 REFUSED_SUFFIXES = (
     ".weight_zero_point",
@@ -100,6 +102,48 @@ def storage(checkpoint: Checkpoint, name: str) -> Storage:
     raise CheckpointError(f"{values.name} is stored as {values.dtype}{also}, which this engine does not read")
 
 
+class _RowsOnDemand(StoredMatrix):
+    """Plain floats of which only the rows taken are read: packing a large matrix then needs no second copy."""
+
+    decoded: type[F32Matrix | F16Matrix | BF16Matrix]
+
+    def __init__(self, checkpoint: Checkpoint, info: TensorInfo) -> None:
+        self._checkpoint, self._name = checkpoint, info.name
+        self.rows, self.cols = info.shape
+
+    @property
+    def values(self) -> Array:
+        """All rows."""
+        return self._checkpoint.raw(self._name)
+
+    def f32(self) -> F32:
+        return self.decoded(self.values).f32()
+
+    def take(self, first: int = 0, step: int = 1, count: int | None = None) -> Any:
+        rows = rows_of(self.rows, first, step, count)
+        span = max(0, min(rows.stop, self.rows) - rows.start)
+        return self.decoded(self._checkpoint.raw(self._name, rows.start, span)[::step])
+
+
+class _F32OnDemand(_RowsOnDemand, F32Matrix):  # type: ignore[override]
+    decoded = F32Matrix
+
+
+class _F16OnDemand(_RowsOnDemand, F16Matrix):  # type: ignore[override]
+    decoded = F16Matrix
+
+
+class _BF16OnDemand(_RowsOnDemand, BF16Matrix):  # type: ignore[override]
+    decoded = BF16Matrix
+
+
+ON_DEMAND: Mapping[str, type[_RowsOnDemand]] = {
+    "f32": _F32OnDemand,
+    "f16": _F16OnDemand,
+    "bf16": _BF16OnDemand,
+}
+
+
 class Shelf:
     """Reads matrices; what several of them share (gate and up in one tensor) is read once while the shelf
     is kept."""
@@ -118,9 +162,8 @@ class Shelf:
     def matrix(self, ref: MatrixRef, rows: int, cols: int) -> StoredMatrix:
         """The referred matrix. CheckpointError unless it is [rows, cols] (outputs, inputs)."""
         found = self.storage(ref)
-        values = self._array(found.values, ref.index)
         try:
-            matrix = self._stored(found, values, ref, cols)
+            matrix = self._stored(found, self._array(found.values, ref.index), ref, cols)
             matrix = _transposed(matrix, found) if ref.transposed else matrix
             if ref.first or ref.step != 1 or ref.count is not None:
                 matrix = matrix.take(ref.first, ref.step, ref.count)
@@ -132,6 +175,14 @@ class Shelf:
                 f"config.json makes it {rows} x {cols}"
             )
         return matrix
+
+    def rows(self, ref: MatrixRef, rows: int, cols: int) -> StoredMatrix:
+        """As `matrix`, but plain matrices are not read before their rows are taken."""
+        found = self.storage(ref)
+        info = self._checkpoint.info(found.values)
+        if found.kind not in ON_DEMAND or ref != MatrixRef(ref.name) or info.shape != (rows, cols):
+            return self.matrix(ref, rows, cols)
+        return ON_DEMAND[found.kind](self._checkpoint, info)
 
     def vector(self, ref: MatrixRef, count: int) -> F32:
         """The referred bias or other vector, f32 [count]."""

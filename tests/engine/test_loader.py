@@ -220,3 +220,18 @@ def test_configurations_are_read_strictly() -> None:
         "tie_word_embeddings": True,
     }
     assert text_part({"a": 1}) == {"a": 1}
+
+
+def test_large_matrices_are_read_row_by_row() -> None:
+    source = MemorySource({"config.json": b"{}", "model.safetensors": shard({"m.weight": F32})})
+    opened = Checkpoint.open(source)
+    source.reads.clear()
+    matrix = Shelf(opened).rows(MatrixRef("m"), 3, 4)
+    assert source.reads == []
+    np.testing.assert_array_equal(matrix.take(1, 1, 2).f32(), F32[1:])
+    np.testing.assert_array_equal(matrix.take(0, 2).f32(), F32[::2])
+    assert [length for _, _, length in source.reads] == [32, 48]
+    np.testing.assert_array_equal(matrix.f32(), F32)
+    assert Shelf(opened).rows(MatrixRef("m", first=1, count=1), 1, 4).rows == 1
+    with pytest.raises(CheckpointError, match="3 x 4"):
+        Shelf(opened).rows(MatrixRef("m"), 4, 3)
