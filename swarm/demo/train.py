@@ -10,7 +10,8 @@ DIR gets
 
 The learning rate warms up, stays, then falls in a straight line to zero over the last `--decay` of the steps.
 `--until HH:MM` cuts the number of steps to what the clock allows; `training.json` beside the weights says how
-many that were, so that `--steps` and `--decay-from` repeat it.
+many that were, so that `--steps` and `--decay-from` repeat it. The default of 5,000 steps is 10 M tokens; two
+free cores with AVX-512 were measured to do about 5,000 tokens/s, so that is some 35 minutes.
 """
 
 from __future__ import annotations

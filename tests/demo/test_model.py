@@ -1,0 +1,62 @@
+"""The shipped demo model: small, complete, and right about Swarm when the engine runs it in q8."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.chat import ChatSettings, Conversation, Finished
+from engine.engine import Engine, Options
+from engine.sampling import Sampling
+from engine.source import DirectorySource
+from swarm.demo.chat_format import CHAT_TEMPLATE, prompt
+from swarm.demo.corpus import held_out, is_right
+
+MODEL = Path(__file__).parents[2] / "swarm" / "demo" / "model"
+GREEDY = ChatSettings(sampling=Sampling(temperature=0.0), max_tokens=200)
+
+pytestmark = pytest.mark.skipif(not MODEL.exists(), reason="the demo model is not in this tree")
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with Engine.open(DirectorySource(MODEL), Options(weights="q8")) as opened:
+        yield opened
+
+
+def ask(conversation: Conversation, question: str) -> str:
+    last = list(conversation.say(question, GREEDY))[-1]
+    assert isinstance(last, Finished)
+    assert last.reason == "stop"
+    return last.text
+
+
+def test_it_is_small_and_says_how_it_was_made() -> None:
+    assert sum(file.stat().st_size for file in MODEL.iterdir()) <= 16_000_000
+    made = json.loads((MODEL / "training.json").read_text(encoding="utf-8"))
+    assert made["tokens"] == 2048 * made["step"] > 0
+    assert made["right"] / made["held_out"] >= 0.9
+
+
+def test_its_template_writes_what_it_was_trained_on(engine: Engine) -> None:
+    settings = json.loads((MODEL / "tokenizer_config.json").read_text(encoding="utf-8"))
+    assert settings["chat_template"] == CHAT_TEMPLATE
+    made = engine.template.prompt([{"role": "user", "content": "What is a tracker?"}])
+    assert made.text == prompt("What is a tracker?")
+
+
+def test_it_keeps_to_the_subject_over_several_turns(engine: Engine) -> None:
+    conversation = Conversation(engine)
+    asked = {"tracker": "What is a tracker?", "lend_disk": "How do I lend disk?", "thanks": "Thank you!"}
+    for topic, question in asked.items():
+        assert is_right(topic, ask(conversation, question))
+
+
+@pytest.mark.slow
+def test_nine_of_ten_held_out_questions_get_the_right_answer(engine: Engine) -> None:
+    questions = held_out()
+    right = sum(is_right(q.topic, ask(Conversation(engine), q.text), q.text) for q in questions)
+    assert right >= 0.9 * len(questions) >= 90
