@@ -79,7 +79,7 @@ def sealed_length(plain_bytes: int) -> int:
     return plain_bytes + record_count(plain_bytes) * RECORD_OVERHEAD
 
 
-def seal_records(key: bytes, counter: int, plain: bytes | memoryview) -> memoryview:
+def seal_records(key: bytes, counter: int, plain: bytes | bytearray | memoryview) -> memoryview:
     """Enciphers a payload into consecutive records whose nonces count up from ``counter``."""
     size = len(plain)
     out = uninitialised(sealed_length(size))
@@ -119,7 +119,7 @@ def uninitialised(size: int) -> memoryview:
     return np.empty(size, dtype=np.uint8).data
 
 
-def _pointer(view: bytes | memoryview) -> Any:
+def _pointer(view: bytes | bytearray | memoryview) -> Any:
     """A pointer to a buffer, to be used in a with statement.
 
     Released at its end, not by chance: when a pointer into a memoryview becomes part of a reference cycle (a

@@ -55,7 +55,11 @@ def _head(major: int, argument: int, out: bytearray) -> None:
 def _encode(value: Value, out: bytearray, depth: int) -> None:
     if depth > MAX_DEPTH:
         raise ValueError(f"nested deeper than {MAX_DEPTH}")
-    if value is None:
+    if type(value) is str:
+        text = value.encode("utf-8")
+        _head(0x60, len(text), out)
+        out += text
+    elif value is None:
         out.append(0xF6)
     elif value is True:
         out.append(0xF5)
@@ -72,9 +76,7 @@ def _encode(value: Value, out: bytearray, depth: int) -> None:
         _head(0x40, len(value), out)
         out += value
     elif isinstance(value, str):
-        text = value.encode("utf-8")
-        _head(0x60, len(text), out)
-        out += text
+        _encode(str(value), out, depth)
     elif isinstance(value, list | tuple):
         _head(0x80, len(value), out)
         for item in value:
@@ -117,6 +119,8 @@ def _decode(data: bytes, position: int, depth: int) -> tuple[Value, int]:
     if position >= len(data):
         raise BadEncoding(reason="the bytes end early", position=position)
     first = data[position]
+    if first < 24:
+        return first, position + 1
     start, position, major = position, position + 1, first >> 5
     if major == 7:
         return _simple(data, start, first)

@@ -5,6 +5,7 @@ which also deciphers a long reply (in a worker thread). Everything ends together
 lost, requests under way raise ConnectionLost and the answers being worked out are cancelled.
 """
 
+import math
 from collections.abc import Awaitable, Callable
 
 import trio
@@ -59,6 +60,7 @@ class Peer:
         self._scope = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
         self._read_at = 0.0
+        self._pinged = False
         self._pace = Pace(shared.limits)
         self.locate(None)
 
@@ -240,45 +242,47 @@ class Peer:
             self._closed.set()
 
     async def _read(self, events: list[Event]) -> None:
+        """Reads until the connection ends. A silent peer is pinged once before it is given up."""
         self._read_at = trio.current_time()
         try:
             await self._handle_all(events)
             while self._ended is None:
-                count, events = await self._receive()
-                if count == 0 and self._ended is None:
-                    self._connection.receive_end()
-                    self._end("the other side closed it")
-                await self._handle_all(events)
+                with trio.CancelScope() as scope:
+                    await self._read_in_time(scope)
+                if not scope.cancelled_caught:
+                    return
+                if not self._connection.is_between_frames:
+                    self._end("it sends a frame too slowly")
+                elif self._pinged:
+                    self._end(f"it has been silent for {self._limits.idle_s:.0f} s")
+                else:
+                    self._pinged = True
+                    self._tell(0, Ping())
         except GONE as error:
             self._end(words_of(error))
         except (Violation, CutOff, Tampered) as error:
             self._end(str(error))
 
-    async def _receive(self) -> tuple[int, list[Event]]:
-        """The next bytes, in the time that they may take; a silent peer is pinged before it is given up."""
-        pinged = False
-        while True:
+    async def _read_in_time(self, scope: trio.CancelScope) -> None:
+        """Reads and handles, moving the deadline of ``scope`` along while bytes come."""
+        while self._ended is None:
             if self._connection.is_between_frames:
                 self._pace.stop()
-                deadline = self._read_at + self._limits.idle_s * (1.0 if pinged else 0.5)
+                scope.deadline = self._read_at + self._limits.idle_s * (1.0 if self._pinged else 0.5)
             else:
                 self._pace.keep_on(trio.current_time())
-                deadline = self._pace.deadline
-            with trio.CancelScope(deadline=deadline) as scope:
-                count, events = await self._link.read(self._connection)
-                self._read_at = trio.current_time()
-                self._pace.progress(count, self._read_at)
-                self.received_bytes += count
-            if not scope.cancelled_caught:
-                return count, events
-            if not self._connection.is_between_frames:
-                self._end("it sends a frame too slowly")
-                return 0, []
-            if pinged:
-                self._end(f"it has been silent for {self._limits.idle_s:.0f} s")
-                return 0, []
-            pinged = True
-            self._tell(0, Ping())
+                scope.deadline = self._pace.deadline
+            count, events = await self._link.read(self._connection)
+            self._read_at = trio.current_time()
+            self._pace.progress(count, self._read_at)
+            self.received_bytes += count
+            self._pinged = False
+            if count == 0:
+                self._connection.receive_end()
+                self._end("the other side closed it")
+            elif events:
+                scope.deadline = math.inf  # what is done with them may take its time
+                await self._handle_all(events)
 
     async def _handle_all(self, events: list[Event]) -> None:
         for event in events:

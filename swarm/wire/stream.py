@@ -64,6 +64,7 @@ class SocketLink:
         self._stream = stream
         self._descriptor = stream.socket.fileno()
         self._reads = 0
+        self._drained = True
 
     def write_now(self, data: Buffer) -> int:
         try:
@@ -82,6 +83,9 @@ class SocketLink:
                 return written
 
     async def read(self, connection: Connection) -> tuple[int, list[Event]]:
+        if self._drained:
+            self._reads = 0
+            await trio.lowlevel.wait_readable(self._usable())
         self._reads += 1
         if self._reads % _READS_IN_A_ROW == 0:
             await trio.lowlevel.checkpoint()
@@ -91,9 +95,10 @@ class SocketLink:
             try:
                 count = os.readv(self._usable(), [target])
             except BlockingIOError:
-                self._reads = 0
                 await trio.lowlevel.wait_readable(self._descriptor)
                 continue
+            # After a short read there is most likely nothing: asking would cost more than waiting.
+            self._drained = count < len(target)
             if count == 0:
                 return 0, []
             if room is None:
