@@ -77,6 +77,7 @@ class Tracker:
         self._per_key = Quota(options.requests_a_key)
         self._per_network = Quota(options.requests_a_network)
         self._registrations = Quota(options.registrations_a_key)
+        self._watched: dict[Peer, int] = {}
         self.catalogue = Catalogue()
         self.registry = Registry(options.limits, first_generation)
         self.relay = Relay(nursery, self.registry, clock, options.relay)
@@ -120,7 +121,9 @@ class Tracker:
         )
         # What an earlier registration held is not what this one holds.
         self.catalogue.forget(caller.key)
-        self._nursery.start_soon(self._watch, caller, entry.generation)
+        if caller not in self._watched:
+            self._nursery.start_soon(self._watch, caller)
+        self._watched[caller] = entry.generation
         return PeerRegistered(
             generation=entry.generation,
             observed=str(caller.address or ""),
@@ -130,9 +133,10 @@ class Tracker:
             lifetime_ms=round(self.registry.limits.lifetime_s * 1000),
         ), b""
 
-    async def _watch(self, caller: Peer, generation: int) -> None:
+    async def _watch(self, caller: Peer) -> None:
         """Doubts a peer when the connection that it registered on ends; its next heartbeat dispels that."""
         await caller.wait_closed()
+        generation = self._watched.pop(caller)
         entry = self.registry.get(caller.key)
         if entry is not None and entry.generation == generation:
             entry.lost = True

@@ -274,6 +274,43 @@ async def test_unreachable_peers_are_left_out_and_the_answer_says_it_was_cut() -
         assert reply.cut
 
 
+async def test_a_peer_whose_connection_ended_is_named_only_when_nobody_else_is_there() -> None:
+    async with world() as here:
+        root = (await here.publish(published())).root
+        lost, first = await here.peer(1)
+        sure, second = await here.peer(2)
+        await hold(lost, first, root, IndexSet.of([1, 2]))
+        await hold(sure, second, root, IndexSet.of([2, 3]))
+        lost.gone.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert [c.key for c in await find(here.caller(3), root, IndexSet.of([2, 3]).encode())] == [sure.key]
+        assert {c.key for c in await find(here.caller(3), root)} == {sure.key, lost.key}
+        await here.caller(1).ask(Heartbeat(first, 0, 1))
+        assert len(await find(here.caller(3), root, IndexSet.of([2]).encode())) == 2
+        here.clock.now_s = 1.3 * 20
+        await here.caller(2).ask(Heartbeat(second, 0, 1))
+        assert [c.key for c in await find(here.caller(3), root, IndexSet.of([2]).encode())] == [sure.key]
+
+
+async def test_an_answer_too_long_for_one_message_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world() as here:
+        root = (await here.publish(published())).root
+        scattered = IndexSet.of(range(0, 100, 2))
+        for number in range(1, 6):
+            peer, generation = await here.peer(number)
+            await hold(peer, generation, root, scattered)
+            await hold_experts(peer, generation, root, IndexSet.full(32), IndexSet())
+        room = 2 * len(scattered.encode())
+        monkeypatch.setattr(answers, "MAX_HOLDERS_BYTES", room)
+        reply, payload = await here.caller(9).ask(FindChunks(root))
+        assert isinstance(reply, ChunkHolders)
+        assert (len(reply.holders), reply.cut, len(payload)) == (2, True, room)
+        monkeypatch.setattr(answers, "MAX_HOLDERS_BYTES", 4)
+        reply, payload = await here.caller(9).ask(FindExperts(root, PROFILE))
+        assert isinstance(reply, ExpertHolders)
+        assert (len(reply.holders), reply.cut) == (1, True)
+
+
 async def test_experts_are_found_with_readiness_residency_and_figures() -> None:
     async with world() as here:
         root = (await here.publish(published())).root
