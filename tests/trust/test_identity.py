@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from swarm.trust import files
 from swarm.trust.files import write_atomically
 from swarm.trust.identity import Identity, KeyFileTooOpen, UnreadableKey
 
@@ -79,7 +78,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files.os, "fsync", full)
+    monkeypatch.setattr("swarm.trust.files.os.fsync", full)
     with pytest.raises(OSError, match="No space"):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"

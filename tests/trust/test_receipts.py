@@ -1,7 +1,7 @@
 """Numeric profiles and receipts."""
 
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 
@@ -34,7 +34,7 @@ def test_profiles_are_equal_just_when_all_parts_are() -> None:
 
 
 def test_digests_are_over_everything() -> None:
-    digests = {
+    digests: dict[str, Any] = {
         digest(Work(number), payload)
         for digest in (request_digest, reply_digest)
         for number in (1, 2)
@@ -45,7 +45,7 @@ def test_digests_are_over_everything() -> None:
 
 
 def test_a_receipt_holds_for_what_it_is_about_and_nothing_else() -> None:
-    digests = {
+    digests: dict[str, Any] = {
         "profile": PROFILE.digest,
         "request": request_digest(Work(1), b""),
         "reply": reply_digest(Work(2), b"x"),

@@ -30,6 +30,7 @@ from swarm.wire.rpc import (
     open_peer,
     serve,
 )
+from swarm.wire.server import Server
 from tests.wire.support import CALLER, ECHO, SERVER, STRANGER, TOKEN, Answer, Ask, Unheard, echo, peers
 
 
@@ -453,3 +454,26 @@ async def test_a_stream_that_ends_in_the_handshake() -> None:
     async with plain_errors() as nursery:
         with pytest.raises(HandshakeFailed):
             await open_peer(nursery, here, CALLER, initiator=True)
+
+
+async def test_nothing_of_what_is_said_can_be_read_on_the_way() -> None:
+    secret, tapped = b"the secret of the prompt, said twice: the secret of the prompt", bytearray()
+    left, right = trio.testing.memory_stream_pair()
+    there, far = trio.testing.memory_stream_pair()
+
+    async def carry(source: trio.abc.Stream, target: trio.abc.Stream) -> None:
+        async for data in source:
+            tapped.extend(data)
+            await target.send_all(data)
+
+    async with plain_errors() as nursery:
+        nursery.start_soon(carry, right, there)
+        nursery.start_soon(carry, there, right)
+        nursery.start_soon(Server(SERVER, ECHO, psk=TOKEN).welcome, far)
+        peer = await open_peer(nursery, left, CALLER, initiator=True, psk=TOKEN)
+        for payload in (secret, secret * 3000):
+            assert bytes((await peer.request(Ask(1), payload)).payload) == payload
+        nursery.cancel_scope.cancel()
+    assert len(tapped) > 2 * 3000 * len(secret)
+    for part in (secret[:12], b"test-ask", b"test-answer", bytes(SERVER.key), bytes(CALLER.key), TOKEN):
+        assert part not in tapped

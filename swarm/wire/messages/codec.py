@@ -99,14 +99,6 @@ def decode_fields(kind: str, fields: Value) -> Message:
     return message
 
 
-def message_type(kind: str) -> type[Message]:
-    """The class registered under a name. Raises BadMessage when there is none."""
-    cls = _registry.get(kind)
-    if cls is None:
-        raise BadMessage(message=kind, reason="nobody here knows that name")
-    return cls
-
-
 def _codec(cls: type) -> _Codec:
     codec = _codecs.get(cls)
     if codec is None:
