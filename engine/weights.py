@@ -103,7 +103,8 @@ def storage(checkpoint: Checkpoint, name: str) -> Storage:
 
 
 class _RowsOnDemand(StoredMatrix):
-    """Plain floats of which only the rows taken are read: packing a large matrix then needs no second copy."""
+    """Plain floats of which only the rows taken are read: packing a large matrix then needs no second
+    copy."""
 
     decoded: type[F32Matrix | F16Matrix | BF16Matrix]
 

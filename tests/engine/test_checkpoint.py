@@ -115,7 +115,7 @@ def test_names_a_missing_shard(indexed: bool) -> None:
         files["model.safetensors.index.json"] = index(
             {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
         )
-    with pytest.raises(CheckpointError, match="model-00002-of-00002.safetensors missing"):
+    with pytest.raises(CheckpointError, match=r"model-00002-of-00002\.safetensors missing"):
         Checkpoint.open(MemorySource(files))
 
 
@@ -156,7 +156,7 @@ def test_a_tensor_found_nowhere_names_the_files() -> None:
 
 def test_a_file_cut_short_is_named() -> None:
     data = shard({"a": A})
-    with pytest.raises(CheckpointError, match="model.safetensors is cut short"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is cut short"):
         Checkpoint.open(MemorySource({"config.json": CONFIG, "model.safetensors": data[:-1]}))
 
 

@@ -150,28 +150,47 @@ def test_what_is_shared_is_read_once() -> None:
     assert source.reads == []
 
 
+BYTES = F32.astype(np.uint8)
+E4M3 = {"m.weight": "F8_E4M3"}
+ONE, PER_ROW = np.ones((1, 1), np.float32), np.ones((3, 1), np.float32)
+
+
 @pytest.mark.parametrize(
-    ("tensors", "dtypes", "kind"),
+    ("tensors", "dtypes", "kind", "cols"),
     [
-        ({"m.weight": F32}, {}, "f32"),
-        ({"m": F32}, {}, "f32"),
-        ({"m.weight": F32.astype(np.float16)}, {}, "f16"),
-        ({"m.weight": F32.astype(np.uint16)}, {}, "bf16"),
-        ({"m.weight": F32.astype(np.uint8), "m.weight_scale_inv": np.ones((1, 1), np.float32)}, {"m.weight": "F8_E4M3"}, "fp8"),
-        ({"m.weight": F32.astype(np.uint8), "m.weight_scale": np.ones((3, 1), np.float32)}, {"m.weight": "F8_E4M3"}, "fp8"),
-        ({"m.weight": np.zeros((3, 32), np.uint8), "m.scale": np.zeros((3, 2), np.uint8)}, {"m.weight": "I8", "m.scale": "F8_E8M0"}, "mxfp4"),
-        ({"m_blocks": np.zeros((3, 2, 16), np.uint8), "m_scales": np.zeros((3, 2), np.uint8)}, {}, "mxfp4"),
-        ({"m.weight_packed": np.zeros((3, 4), np.int32), "m.weight_scale": np.zeros((3, 1), np.float32)}, {}, "int4"),
-        ({"m.weight_packed": np.zeros((3, 16), np.uint8), "m.weight_scale": np.zeros((3, 1), np.uint8)}, {}, "mxfp4"),
+        ({"m.weight": F32}, {}, "f32", 4),
+        ({"m": F32}, {}, "f32", 4),
+        ({"m.weight": F32.astype(np.float16)}, {}, "f16", 4),
+        ({"m.weight": F32.astype(np.uint16)}, {}, "bf16", 4),
+        ({"m.weight": BYTES, "m.weight_scale_inv": ONE}, E4M3, "fp8", 4),
+        ({"m.weight": BYTES, "m.weight_scale": PER_ROW}, E4M3, "fp8", 4),
+        (
+            {"m.weight": np.zeros((3, 32), np.uint8), "m.scale": np.zeros((3, 2), np.uint8)},
+            {"m.weight": "I8", "m.scale": "F8_E8M0"},
+            "mxfp4",
+            64,
+        ),
+        (
+            {"m_blocks": np.zeros((3, 2, 16), np.uint8), "m_scales": np.zeros((3, 2), np.uint8)},
+            {},
+            "mxfp4",
+            64,
+        ),
+        ({"m.weight_packed": np.zeros((3, 4), np.int32), "m.weight_scale": PER_ROW}, {}, "int4", 32),
+        (
+            {"m.weight_packed": np.zeros((3, 16), np.uint8), "m.weight_scale": np.zeros((3, 1), np.uint8)},
+            {},
+            "mxfp4",
+            32,
+        ),
     ],
-)  # fmt: skip
+)
 def test_formats_are_told_by_their_tensors(
-    tensors: dict[str, Any], dtypes: dict[str, str], kind: str
+    tensors: dict[str, Any], dtypes: dict[str, str], kind: str, cols: int
 ) -> None:
     opened = checkpoint(tensors, dtypes)
     assert storage(opened, "m").kind == kind
     assert set(storage(opened, "m").names) == set(tensors)
-    cols = {"int4": 32, "mxfp4": 64 if "m.weight_packed" not in tensors else 32}.get(kind, 4)
     assert Shelf(opened).matrix(MatrixRef("m"), 3, cols).f32().shape == (3, cols)
 
 
@@ -210,7 +229,8 @@ def test_configurations_are_read_strictly() -> None:
     assert "n" in read
     for wrong in (
         lambda: read.count("x"), lambda: read.count("f"), lambda: read.count("big"), lambda: read.number("t"),
-        lambda: read.flag("n"), lambda: read.text("n"), lambda: read.counts("l", least=2), lambda: read.texts("l"),
+        lambda: read.flag("n"), lambda: read.text("n"), lambda: read.counts("l", least=2),
+        lambda: read.texts("l"),
         lambda: read.part("n"), lambda: read.count("none"), lambda: Reader({"x": float("inf")}).number("x"),
     ):  # fmt: skip
         with pytest.raises(ConfigError):

@@ -1,6 +1,7 @@
 """Headers of safetensors files: what is read, and that every hostile or damaged one is refused with a typed
 error."""
 
+import contextlib
 import json
 import random
 from collections.abc import Mapping
@@ -74,7 +75,7 @@ def test_reads_tensors_with_their_place_in_the_file() -> None:
     ],
 )
 def test_refuses_what_cannot_be(text: bytes, data: int, says: str) -> None:
-    with pytest.raises(CheckpointError, match="model.safetensors") as caught:
+    with pytest.raises(CheckpointError, match=r"model\.safetensors") as caught:
         parse(text, data)
     assert says in str(caught.value)
 
@@ -108,10 +109,8 @@ def test_refuses_impossible_lengths(size: int, start: bytes, says: str) -> None:
 @given(st.binary(max_size=300), st.integers(0, 1000))
 @settings(max_examples=300, deadline=None)
 def test_random_bytes_end_in_a_typed_error_or_in_tensors(text: bytes, data: int) -> None:
-    try:
+    with contextlib.suppress(CheckpointError):
         parse(text, data)
-    except CheckpointError:
-        pass
 
 
 def test_damaged_headers_end_in_a_typed_error_or_in_tensors() -> None:

@@ -34,7 +34,7 @@ def render(source: str, **variables: Any) -> str:
         ("{{ ', '.join(['a', 'b']) }}", "a, b"),
         ("{% macro m(x) %}[{{ x }}]{% endmacro %}{{ m('q') }}", "[q]"),
         (
-            "{% set ns = namespace(n=0) %}{% for i in [1,2] %}{% set ns.n = ns.n + i %}{% endfor %}{{ ns.n }}",
+            "{% set s = namespace(n=0) %}{% for i in [1,2] %}{% set s.n = s.n + i %}{% endfor %}{{ s.n }}",
             "3",
         ),
         ("{{ messages[0].role }}{{ messages[-1]['content'][:2] }}", "userhe"),
@@ -53,8 +53,8 @@ def test_what_templates_use(source: str, text: str) -> None:
         "{% for a in range(10**9) %}{% endfor %}",
         "{{ 'x' * 10**9 }}",
         "{{ 10**9 * 'x' }}",
-        "{% set ns = namespace(s='xxxxxxxx') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
-        "{% set ns = namespace(s='xxxxxxxx') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+        "{% set a = namespace(s='xxxxxxxx') %}{% for i in range(99) %}{% set a.s = a.s + a.s %}{% endfor %}",
+        "{% set a = namespace(s='xxxxxxxx') %}{% for i in range(99) %}{% set a.s = a.s ~ a.s %}{% endfor %}",
         "{% set ns = namespace(s=[1]) %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
         "{% set x = 'a' * 9999 %}{{ x.replace('a', x) }}",
         "{% set x = 'a' * 9999 %}{{ x|replace('a', x) }}",
@@ -103,7 +103,10 @@ def marks(tokenizer: Tokenizer, ids: list[int]) -> int:
     return sum(ident in tokenizer.control.values() for ident in ids)
 
 
-PARTS = "{% for m in messages %}<|im_start|>{% for p in m.content %}{{ p.text }}{% endfor %}<|im_end|>{% endfor %}"
+PARTS = (
+    "{% for m in messages %}<|im_start|>"
+    "{% for p in m.content %}{{ p.text }}{% endfor %}<|im_end|>{% endfor %}"
+)
 
 
 @pytest.mark.parametrize(
