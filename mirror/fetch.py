@@ -23,6 +23,7 @@ import trio
 from mirror.cas import Store
 from mirror.errors import MirrorClosed, NotHere
 from mirror.flight import Flight, Flights, Patience
+from mirror.memory import keep_freed_memory
 from mirror.plan import Ledger, Readahead
 from mirror.replica import Buffer, Replicas
 from mirror.tree import Chunk, Span, Tree
@@ -232,6 +233,7 @@ async def open_mirror(
     async with trio.open_nursery() as nursery:
         flights = None
         if replicas is not None:
+            keep_freed_memory()
             flights = Flights(store, replicas, ledger or Ledger(), patience or Patience(), nursery)
         mirror = Mirror(tree, store, flights)
         nursery.start_soon(mirror.run)

@@ -70,7 +70,7 @@ class WebReplica:
         headers = {"Range": f"bytes={chunk.offset}-{last}", "Accept-Encoding": "identity"}
         data = bytearray()
         try:
-            # Unlike leaving the loop, cancelling ends the generators within generators that a body comes through.
+            # Unlike leaving the loop, cancelling ends the generators in generators that a body comes through.
             with trio.CancelScope() as enough:
                 address = address_of(self._source, chunk.path)
                 async with self._client.stream("GET", address, headers=headers) as answer:

@@ -7,7 +7,9 @@ chunks takes the next n numbers, an empty file none.
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
+from typing import NamedTuple
 
 from mirror.errors import NoSuchFile, OutsideFile
 from mirror.ranges import touched
@@ -25,8 +27,7 @@ class Chunk:
     address: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """The part of one chunk that a read wants: bytes start to stop of the chunk."""
 
     chunk: Chunk
@@ -50,6 +51,7 @@ class Tree:
                 parent, _, name = path.rpartition("/")
                 children.setdefault(parent, {})[name] = None
                 path = parent
+        self._chunk = lru_cache(maxsize=8192)(self._make_chunk)  # the same few are asked for again and again
         self._children = {folder: tuple(names) for folder, names in children.items()}
 
     @classmethod
@@ -109,7 +111,7 @@ class Tree:
             spans.append(Span(chunk, max(offset - chunk.offset, 0), min(stop - chunk.offset, chunk.size)))
         return spans
 
-    def _chunk(self, number: int, part: int) -> Chunk:
+    def _make_chunk(self, number: int, part: int) -> Chunk:
         entry = self._entries[number]
         offset = part * self.chunk_bytes
         size = min(self.chunk_bytes, entry.size - offset)
