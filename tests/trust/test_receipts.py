@@ -34,7 +34,7 @@ def test_profiles_are_equal_just_when_all_parts_are() -> None:
 
 
 def test_digests_are_over_everything() -> None:
-    digests: dict[str, Any] = {
+    digests = {
         digest(Work(number), payload)
         for digest in (request_digest, reply_digest)
         for number in (1, 2)
