@@ -22,27 +22,41 @@ event: Any = untyped_event
 
 PACKAGE = "engine.kernels"
 DIRECTORY = Path(__file__).parent
-IMPORT = re.compile(rf"^\s*(?:from|import)\s+{re.escape(PACKAGE)}\.(\w+)", re.MULTILINE)
+IMPORT = re.compile(
+    rf"^\s*(?:(?:from|import)\s+{re.escape(PACKAGE)}\.|from\s+{re.escape(PACKAGE)}\s+import\s+)(\w+)",
+    re.MULTILINE,
+)
 
 
 @cache
-def _imported(file: Path) -> tuple[bytes, frozenset[Path]]:
-    """The digest of a source file, and the files of this package that it imports."""
+def _source(file: Path) -> tuple[str, str]:
+    """The text of a source file, and its digest."""
     text = file.read_text(encoding="utf-8")
-    files = frozenset(found for name in IMPORT.findall(text) if (found := DIRECTORY / f"{name}.py").exists())
-    return hashlib.sha256(text.encode()).digest(), files
+    return text, hashlib.sha256(text.encode()).hexdigest()
 
 
-@cache
-def source_stamp(file: Path) -> str:
-    """A digest of `file` and of all files of this package that it rests on."""
+def imported_files(file: Path) -> set[Path]:
+    """The files of this package that a source file imports."""
+    return {
+        found for name in IMPORT.findall(_source(file)[0]) if (found := DIRECTORY / f"{name}.py").exists()
+    }
+
+
+def reached_files(file: Path) -> set[Path]:
+    """A source file and all files of this package that it rests on."""
     reached: set[Path] = set()
     waiting = {file}
     while waiting:
         current = waiting.pop()
         reached.add(current)
-        waiting |= _imported(current)[1] - reached
-    parts = sorted(f"{path.name}:{_imported(path)[0].hex()}" for path in reached)
+        waiting |= imported_files(current) - reached
+    return reached
+
+
+@cache
+def source_stamp(file: Path) -> str:
+    """A digest of `file` and of all files of this package that it rests on."""
+    parts = sorted(f"{path.name}:{_source(path)[1]}" for path in reached_files(file))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 

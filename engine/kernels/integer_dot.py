@@ -34,7 +34,7 @@ class Writer:
     # weights
 
     def steps(self, group: Value) -> Steps:
-        """The 8 steps of the group whose packed weights start at `group` (an i8 pointer, 64-byte aligned)."""
+        """The 8 steps of the group whose packed weights start at `group` (an i8 pointer; best 64-byte aligned)."""
         if self.kind == "q8":
             return [
                 [self.byte(self._load(group, step, piece)) for piece in range(self.pieces)]
@@ -49,9 +49,7 @@ class Writer:
         return low + high
 
     def _load(self, group: Value, step: int, piece: int) -> Value:
-        return load(
-            self.b, offset(self.b, group, 64 * step + 4 * self.lanes * piece), self.bytes, 4 * self.lanes
-        )
+        return load(self.b, offset(self.b, group, 64 * step + 4 * self.lanes * piece), self.bytes)
 
     def _upper(self, value: Value) -> Value:
         wide = vector(I16, 2 * self.lanes)

@@ -60,7 +60,7 @@ def half_to_float(builder: Builder, bits: Value, half: bool) -> Value:
     return builder.bitcast(builder.or_(value, sign), floats)
 
 
-def _tile(
+def write_tile(
     builder: Builder, isa_name: str, kind: str, scale_kind: str, tokens: int, p: dict[str, Value]
 ) -> None:
     """Code for `tokens` tokens; `p` holds pointers and strides (see `integer_tile`)."""
@@ -136,7 +136,7 @@ def make_tile(isa_name: str) -> Any:
             wide = ISAS[isa_name].tokens
             w.by_count(
                 builder, p, sorted({1, min(4, wide), wide}), f"integer_tile_{isa_name}_{names[0]}_{names[1]}",
-                lambda body, tokens, arguments: _tile(body, isa_name, *names, tokens, arguments),
+                lambda body, tokens, arguments: write_tile(body, isa_name, *names, tokens, arguments),
             )  # fmt: skip
             return context.get_dummy_value()
 
