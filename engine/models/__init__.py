@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 
 # Family file by model_type; kept here so that listing them loads none.
 FAMILIES: Mapping[str, str] = {
+    "deepseek_v3": "deepseek_v3",
     "glm4_moe": "glm4_moe",
     "gpt_oss": "gpt_oss",
     "hy_v3": "hy_v3",
+    "kimi_k2": "deepseek_v3",
     "minimax_m2": "minimax_m2",
     "mixtral": "mixtral",
     "olmoe": "olmoe",

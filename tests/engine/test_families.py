@@ -50,10 +50,10 @@ FOLDERS = {
     "hy_v3-tied": Folder(q8=0.07, q4=1.4),
     "gpt_oss": Folder(q8=0.15, q4=1.2),
     "gpt_oss-mxfp4": Folder(q8=0.05, q4=1.3),
-    "deepseek_v3": Folder(q8=0.01, q4=1.0),
-    "deepseek_v3-plain": Folder(q8=0.01, q4=1.0),
-    "deepseek_v3-fp8": Folder(q8=0.01, q4=1.0),
-    "kimi_k2-int4": Folder(q8=0.01, q4=1.0),
+    "deepseek_v3": Folder(q8=0.3, q4=2.6),
+    "deepseek_v3-plain": Folder(q8=0.015, q4=1.6),
+    "deepseek_v3-fp8": Folder(q8=0.3, q4=1.8),
+    "kimi_k2-int4": Folder(q8=0.22, q4=1.8, auto=0.26),
 }
 MOST_CUTS = 48  # of longer prompts only so many cuts are tried, spread evenly
 

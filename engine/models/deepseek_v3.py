@@ -1,0 +1,175 @@
+"""DeepSeek-V3 and R1 (arXiv 2412.19437), Kimi-K2: latent attention, dense first layers, groups of experts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engine.arrays import F32
+from engine.cache import State
+from engine.config import Reader
+from engine.experts import ExpertLayout, ExpertRefs, Experts, MatrixRef
+from engine.kernels import Activation
+from engine.latent import LatentAttention, LatentShape
+from engine.layers import Norm
+from engine.loader import Loader
+from engine.models import Batch, Family, Model, beyond
+from engine.rotary import RopeSettings, Rotary, yarn_scale
+from engine.router import SigmoidRouter
+
+SILU = Activation("silu")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    latent: LatentShape
+    hidden: int
+    intermediate: int  # of dense layers
+    expert_intermediate: int
+    layers: int
+    dense_layers: int  # the first ones
+    attention_bias: bool
+    interleaved: bool
+    scale: float  # of scores before the softmax
+    experts: int
+    experts_per_token: int
+    shared_experts: int
+    normalise: bool
+    routing_scale: float
+    groups: int
+    groups_kept: int
+    epsilon: float
+    rope: RopeSettings
+    vocabulary: int
+    context: int
+    tied: bool
+
+
+def parse(config: Mapping[str, Any]) -> Config:
+    read = Reader(config)
+    read.refuse(hidden_act="silu", moe_layer_freq=1, scoring_func="sigmoid", topk_method="noaux_tc")
+    hidden = read.count("hidden_size")
+    context = read.count("max_position_embeddings", default=4096)
+    rope = RopeSettings.of(read, context=context)
+    ranked = "q_lora_rank" in read or "q_lora_rank" not in config  # null means a projection in one step
+    latent = LatentShape(
+        hidden=hidden,
+        heads=read.count("num_attention_heads", default=128),
+        q_rank=read.count("q_lora_rank", default=1536) if ranked else None,
+        kv_rank=read.count("kv_lora_rank", default=512),
+        nope=read.count("qk_nope_head_dim", default=128),
+        rope=read.count("qk_rope_head_dim", default=64),
+        value=read.count("v_head_dim", default=128),
+    )
+    stretched = yarn_scale(rope.factor, rope.mscale_all_dim) if rope.kind == "yarn" else 1.0
+    return Config(
+        latent=latent,
+        hidden=hidden,
+        intermediate=read.count("intermediate_size", default=18432),
+        expert_intermediate=read.count("moe_intermediate_size", default=2048),
+        layers=read.count("num_hidden_layers", default=61),
+        dense_layers=read.count("first_k_dense_replace", default=3, least=0),
+        attention_bias=read.flag("attention_bias", default=False),
+        interleaved=read.flag("rope_interleave", default=True),
+        scale=(latent.nope + latent.rope) ** -0.5 * stretched * stretched,
+        experts=read.count("n_routed_experts", "num_local_experts", default=256),
+        experts_per_token=read.count("num_experts_per_tok", default=8),
+        shared_experts=read.count("n_shared_experts", default=1),
+        normalise=read.flag("norm_topk_prob", default=True),
+        routing_scale=read.number("routed_scaling_factor", default=2.5),
+        groups=read.count("n_group", default=8),
+        groups_kept=read.count("topk_group", default=4),
+        epsilon=read.number("rms_norm_eps", default=1e-6),
+        rope=rope,
+        vocabulary=read.count("vocab_size"),
+        context=rope.context(context),
+        tied=read.flag("tie_word_embeddings", default=False),
+    )
+
+
+def experts(config: Config) -> ExpertLayout:
+    def refs(layer: int, expert: int) -> ExpertRefs:
+        name = f"model.layers.{layer}.mlp.experts.{expert}"
+        return ExpertRefs(*(MatrixRef(f"{name}.{part}_proj") for part in ("gate", "up", "down")))
+
+    sparse = range(config.dense_layers, config.layers)
+    return ExpertLayout(config.hidden, config.expert_intermediate, SILU, config.experts, sparse, refs)
+
+
+class Layer:
+    def __init__(self, config: Config, load: Loader, index: int) -> None:
+        name = f"model.layers.{index}"
+        c, s = config, config.latent
+        self.index = index
+        self.attention_norm = Norm(load.vector(f"{name}.input_layernorm", c.hidden), c.epsilon)
+        self.attention = LatentAttention(load, f"{name}.self_attn", s, bias=c.attention_bias, scale=c.scale)
+        self.output = load.linear(
+            f"{name}.self_attn.o_proj", c.hidden, s.heads * s.value, bias=c.attention_bias
+        )
+        self.feed_norm = Norm(load.vector(f"{name}.post_attention_layernorm", c.hidden), c.epsilon)
+        self.router: SigmoidRouter | None = None
+        if index < c.dense_layers:
+            self.mlp = load.mlp(f"{name}.mlp", c.hidden, c.intermediate, SILU)
+        else:
+            gate = load.linear(f"{name}.mlp.gate", c.experts, c.hidden, exact=True)
+            correction = load.vector(f"{name}.mlp.gate.e_score_correction_bias", c.experts)
+            self.router = SigmoidRouter(
+                gate, c.experts_per_token, correction, c.normalise, c.routing_scale, c.groups, c.groups_kept
+            )
+            shared = c.expert_intermediate * c.shared_experts
+            self.mlp = load.mlp(f"{name}.mlp.shared_experts", c.hidden, shared, SILU)
+
+    def attend(self, x: F32, batch: Batch, rotary: Rotary, angles: tuple[F32, F32]) -> F32:
+        rows, parts = self.attention_norm(x), batch.parts(self.index)
+        self.attention.write(rows, batch, parts, rotary, angles)
+        seen = self.attention.seen(self.attention.query(rows, rotary, angles), batch, parts)
+        return x + self.output(seen)
+
+    def feed(self, x: F32, experts: Experts) -> F32:
+        rows = self.feed_norm(x)
+        if self.router is None:
+            return x + self.mlp(rows)
+        return x + (experts(self.index, rows, *self.router(rows)) + self.mlp(rows))
+
+    def guess(self, x: F32, experts: Experts) -> None:
+        """Announces the experts that rows like these would go to."""
+        if self.router is not None:
+            experts.prefetch(self.index, self.router(self.feed_norm(x))[0])
+
+
+class DeepseekV3(Model):
+    def __init__(self, config: Config, load: Loader) -> None:
+        self.config = config
+        self.vocab_size, self.context_length = config.vocabulary, config.context
+        self.layers_count = config.layers
+        self.embedding = load.embedding("model.embed_tokens", config.vocabulary, config.hidden)
+        self.rotary = Rotary.of(config.rope, config.latent.rope, interleaved=config.interleaved)
+        self.layers = [Layer(config, load, index) for index in range(config.layers)]
+        self.norm = Norm(load.vector("model.norm", config.hidden), config.epsilon)
+        self.head = load.head(
+            "lm_head", "model.embed_tokens", config.vocabulary, config.hidden, tied=config.tied
+        )
+        self.resident_bytes = load.resident_bytes
+        self.cache_dtype = load.cache_dtype
+
+    def new_state(self) -> State:
+        return State([layer.attention.new_part(self.cache_dtype) for layer in self.layers])
+
+    def run(self, batch: Batch, experts: Experts) -> F32:
+        x = self.embedding(batch.tokens)
+        angles = self.rotary.angles(batch.positions)
+        for layer in self.layers:
+            x = layer.attend(x, batch, self.rotary, angles)
+            if experts.looks_ahead and layer.index + 1 < len(self.layers):
+                self.layers[layer.index + 1].guess(x, experts)
+            x = layer.feed(x, experts)
+        return self.head(self.norm(batch.select(x)))
+
+
+FAMILY = Family(
+    "DeepSeek-V3",
+    ("deepseek_v3", "kimi_k2"),
+    parse,
+    experts,
+    DeepseekV3,
+    skips=lambda config, name: beyond(name, config.layers),
+)
