@@ -84,6 +84,7 @@ class SwarmApp(App[None]):
         return Controller(self.options, view, self._preferences)
 
     def _begin(self) -> None:
+        self.bridge.start()
         self.run_worker(asyncio.to_thread(warm_up), exit_on_error=False)
         if self.options.target or self.options.local:
             self.connect(self.options.target or "")

@@ -20,6 +20,8 @@ from tui.messages import Event, Failed
 
 T = TypeVar("T")
 Job = Callable[[Backend], Iterator[Event]]
+BATCH_S = 0.025
+"""Shortest time between two deliveries of one job's events."""
 Deliver = Callable[[list[Event]], None]
 
 
@@ -39,6 +41,9 @@ class Bridge:
         self._open = True
         self._calls = ThreadPoolExecutor(1, thread_name_prefix="swarm-calls")
         self._thread = threading.Thread(target=self._work, name="swarm-compute", daemon=True)
+
+    def start(self) -> None:
+        """Make the backend; what was asked for before waits for it."""
         self._thread.start()
 
     @property
@@ -60,7 +65,8 @@ class Bridge:
         self._jobs.put(None)
         if self._backend is not None:
             self._backend.stop()
-        await asyncio.to_thread(self._thread.join, seconds)
+        if self._thread.is_alive():
+            await asyncio.to_thread(self._thread.join, seconds)
         self._calls.shutdown(wait=False, cancel_futures=True)
 
     def _call(self, function: Callable[[Backend], T]) -> T:
@@ -109,18 +115,29 @@ class _Batch:
         self._deliver = deliver
         self._lock = threading.Lock()
         self._events: list[Event] = []
+        self._flushed_at = 0.0
 
     def put(self, event: Event) -> None:
+        """From the thread: an event."""
         with self._lock:
             self._events.append(event)
             if len(self._events) > 1:
                 return
         try:
-            self._loop.call_soon_threadsafe(self._flush, context=self._context)
+            self._loop.call_soon_threadsafe(self._arm, context=self._context)
         except RuntimeError:  # the loop is closed: nobody is left to be told
             return
+
+    def _arm(self) -> None:
+        """On the loop: deliver now, or as soon as the last delivery is old enough."""
+        wait = self._flushed_at + BATCH_S - self._loop.time()
+        if wait <= 0:
+            self._flush()
+        else:
+            self._loop.call_later(wait, self._flush, context=self._context)
 
     def _flush(self) -> None:
         with self._lock:
             events, self._events = self._events, []
+        self._flushed_at = self._loop.time()
         self._deliver(events)

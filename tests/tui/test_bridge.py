@@ -38,6 +38,7 @@ def test_a_flood_of_tokens_is_a_few_batches_in_order() -> None:
 
     async def run() -> None:
         bridge = Bridge(lambda: fake)
+        bridge.start()
         batches = await gather(bridge)
         assert [event for batch in batches for event in batch] == [*pieces, Finished(EndReason.END)]
         assert len(batches) < 2500
@@ -52,6 +53,7 @@ def test_jobs_run_one_after_the_other_and_calls_beside_them() -> None:
 
     async def run() -> None:
         bridge = Bridge(lambda: fake)
+        bridge.start()
         first = asyncio.create_task(gather(bridge))
         second = asyncio.create_task(gather(bridge))
         assert await bridge.call(lambda backend: backend.models()) == fake.listed
@@ -70,6 +72,7 @@ def test_a_backend_that_cannot_be_made_is_told_to_whoever_asks() -> None:
 
     async def run() -> None:
         bridge = Bridge(broken)
+        bridge.start()
         assert await gather(bridge) == [[Failed("no such weights")]]
         with pytest.raises(RuntimeError, match="no such weights"):
             await bridge.call(lambda backend: backend.models())
@@ -85,6 +88,7 @@ def test_a_fault_in_the_middle_is_told() -> None:
 
     async def run() -> None:
         bridge = Bridge(FakeBackend)
+        bridge.start()
         events = [event for batch in await gather(bridge, job) for event in batch]
         assert events[0] == Text("a")
         assert "KeyError" in events[1].message  # type: ignore[union-attr]
@@ -98,6 +102,7 @@ def test_closing_stops_what_runs_and_delivers_nothing_more() -> None:
 
     async def run() -> None:
         bridge = Bridge(lambda: fake)
+        bridge.start()
         batches: list[list[Event]] = []
         first = asyncio.Event()
 

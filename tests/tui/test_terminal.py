@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pty
 import re
-import select
 import signal
-import struct
 import sys
-import termios
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Self
 
 import pytest
+
+from tests.tui.terminal import LIMIT_S, Screen, screen_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
@@ -38,79 +33,12 @@ sys.exit(run(Options(home=Path({home!r}), target="here:7300", model="olmoe-1b-7b
 EVIL = "EVIL \x1b]0;pwned\x07\x1b[?1049l\x1b[2J\x9b31m\x1bP1$r0m\x1b\\\x1b]52;c;cHduZWQ=\x07 DONE"
 LEFT = b"\x1b[?1049l"
 ENTERED = b"\x1b[?1049h"
-LIMIT_S = 60.0
 
 
-class Screen:
-    """A program in a pseudo terminal."""
-
-    def __init__(self, pid: int, descriptor: int) -> None:
-        self.pid = pid
-        self.descriptor = descriptor
-        self.output = b""
-
-    def wait(self, condition: Callable[[bytes], bool], what: str) -> Self:
-        """Read until the output is so."""
-        until = time.monotonic() + LIMIT_S
-        while not condition(self.output):
-            assert time.monotonic() < until, f"waited in vain for {what}: {self.output[-2000:]!r}"
-            if select.select([self.descriptor], [], [], 0.2)[0]:
-                try:
-                    piece = os.read(self.descriptor, 65536)
-                except OSError:  # the other side is closed
-                    piece = b""
-                if not piece:
-                    assert condition(self.output), f"ended before {what}: {self.output[-2000:]!r}"
-                    return self
-                self.output += piece
-        return self
-
-    def see(self, text: str) -> Self:
-        """Read until a text was written."""
-        return self.wait(lambda output: text.encode() in output, repr(text))
-
-    def write(self, text: str) -> None:
-        """Type."""
-        os.write(self.descriptor, text.encode())
-
-    def end(self) -> int:
-        """Read to the end; the exit code, or minus the signal."""
-        while True:
-            try:
-                piece = os.read(self.descriptor, 65536)
-            except OSError:
-                break
-            if not piece:
-                break
-            self.output += piece
-        _, status = os.waitpid(self.pid, 0)
-        return os.waitstatus_to_exitcode(status)
-
-
-@contextmanager
-def screen(home: Path, *, broken: bool = False) -> Iterator[Screen]:
-    """The application, at 80 × 24."""
+def screen(home: Path, *, broken: bool = False) -> AbstractContextManager[Screen]:
+    """The application."""
     code = PROGRAM.format(root=str(ROOT), home=str(home), evil=EVIL, broken=broken)
-    pid, descriptor = pty.fork()
-    if pid == 0:
-        environment = {
-            **os.environ,
-            "TERM": "xterm-256color",
-            "SWARM_HOME": str(home),
-            "COLORTERM": "truecolor",
-        }
-        os.execve(sys.executable, [sys.executable, "-c", code], environment)
-    fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    shown = Screen(pid, descriptor)
-    try:
-        yield shown
-    finally:
-        try:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-        except (ProcessLookupError, ChildProcessError):
-            pass
-        os.close(descriptor)
+    return screen_of([sys.executable, "-c", code], home)
 
 
 def restored(output: bytes) -> bool:

@@ -14,16 +14,19 @@ from textual.strip import Strip
 from textual.timer import Timer
 
 from tui import document
-from tui.blocks import Splitter, split
+from tui.blocks import Block, Splitter, split
 from tui.document import Document, Hit, Piece, Render
 from tui.palette import Palette
 from tui.theme import palette_of
 from tui.units import format_seconds
 
-FRAME_S = 0.05
+FRAME_S = 0.08
 """Shortest time between two renderings of a growing reply."""
 _SHARE_OF_A_CORE = 0.2
 _SLICE_S = 0.01
+_THINKING = "thinking…"
+_BITE = 1000
+"""Characters that are rendered before looking at the clock again."""
 
 
 class Transcript(ScrollView, can_focus=False):
@@ -40,7 +43,8 @@ class Transcript(ScrollView, can_focus=False):
         self._group = 0
         self._splitter: Splitter | None = None
         self._stable = 0
-        self._pending: list[str] = []
+        self._pending = ""
+        self._ending: str | None = None
         self._thinking: Piece | None = None
         self._thought = ""
         self._thought_began = 0.0
@@ -65,6 +69,7 @@ class Transcript(ScrollView, can_focus=False):
 
     def add(self, render: Render) -> Piece:
         """Put something at the end."""
+        self.finish_drawing()
         piece = Piece(render, self._group)
         following = self._following()
         self.document.append(piece)
@@ -83,6 +88,7 @@ class Transcript(ScrollView, can_focus=False):
 
     def add_reply(self, reasoning: str, text: str, footer: str = "") -> None:
         """A whole reply, of a conversation that was reopened."""
+        self.finish_drawing()
         if reasoning:
             self.begin_reply()
             self._thought = reasoning
@@ -96,16 +102,17 @@ class Transcript(ScrollView, can_focus=False):
 
     def begin_reply(self) -> None:
         """A reply will come, piece by piece."""
+        self.finish_drawing()
         self._splitter = Splitter()
         self._stable = len(self.document.pieces)
         self._thinking, self._thought = None, ""
-        self._pending = []
+        self._pending, self._ending = "", None
 
     def add_reasoning(self, piece: str) -> None:
         """The model thinks."""
         if self._thinking is None:
             self._thought_began = time.monotonic()
-            self._thought_summary = "thinking…"
+            self._thought_summary = _THINKING
             self._thinking = self.add(self._reasoning(running=True))
             self._stable = len(self.document.pieces)
         self._thought += piece
@@ -113,28 +120,29 @@ class Transcript(ScrollView, can_focus=False):
 
     def add_text(self, piece: str) -> None:
         """The model speaks."""
-        if self._thinking is not None and self._thought_summary == "thinking…":
+        if self._thinks():
             self._end_thinking(f"thought for {format_seconds(time.monotonic() - self._thought_began)}")
-        self._pending.append(piece)
+        self._pending += piece
         self._schedule()
 
     def end_reply(self, footer: str) -> None:
         """The reply is complete."""
         if self._splitter is None:
             return
-        if self._thinking is not None and self._thought_summary == "thinking…":
+        if self._thinks():
             self._end_thinking(f"thought for {format_seconds(time.monotonic() - self._thought_began)}")
-        following = self._following()
-        blocks = self._splitter.feed("".join(self._pending)) + self._splitter.finish()
-        pieces = [Piece(document.block(block), self._group) for block in blocks]
-        self.document.replace_tail(self._stable, [*pieces, Piece(document.footer(footer), self._group)])
-        self._splitter, self._pending = None, []
-        self._grown(following)
+        self._ending = footer
+        self._draw_frame()
+
+    def finish_drawing(self) -> None:
+        """Draw what is left of a reply that has ended, before anything is put under it."""
+        while self._ending is not None:
+            self._draw_frame()
 
     def clear(self) -> None:
         """Another conversation begins."""
         self.document.clear()
-        self._splitter, self._thinking, self._pending = None, None, []
+        self._splitter, self._thinking, self._pending, self._ending = None, None, "", None
         self._hits, self._hit = [], -1
         self._grown(True)
 
@@ -174,7 +182,7 @@ class Transcript(ScrollView, can_focus=False):
             if piece.fold is not None:
                 piece.fold(folded)
                 self.document.change(piece)
-        if self._thinking is not None and self._thought_summary == "thinking…":
+        if self._thinking is not None and self._thinks():
             self.document.change(self._thinking, self._reasoning(running=True))
         self._grown(following)
 
@@ -197,31 +205,43 @@ class Transcript(ScrollView, can_focus=False):
             self._frame = self.set_timer(FRAME_S, self._draw_frame)
 
     def _draw_frame(self) -> None:
-        """Render what came since the last frame, then rest so long that a core is hardly used."""
+        """Render some of what came since the last frame, then rest so long that a core is hardly used."""
         began = time.perf_counter()
-        self._frame = None
+        if self._frame is not None:
+            self._frame.stop()
+            self._frame = None
         if self._splitter is None:
             return
         following = self._following()
-        if self._thinking is not None and self._thought_summary == "thinking…" and not self._pending:
+        if self._thinking is not None and self._thinks() and not self.fold_reasoning:
             self.document.change(self._thinking, self._reasoning(running=True))
-        if self._pending:
-            done = self._splitter.feed("".join(self._pending))
-            self._pending = []
-            pieces = [Piece(document.block(block), self._group) for block in done]
-            tail = [Piece(document.block(block), self._group) for block in self._splitter.tail()]
-            self.document.replace_tail(self._stable, pieces + tail)
-            self._stable += len(pieces)
+        while self._pending and time.perf_counter() - began < _SLICE_S:
+            bite, self._pending = self._pending[:_BITE], self._pending[_BITE:]
+            self._settle_blocks(self._splitter.feed(bite))
+        if not self._pending and self._ending is not None:
+            self._settle_blocks(self._splitter.finish())
+            self.document.append(Piece(document.footer(self._ending), self._group))
+            self._splitter = self._ending = None
         self._grown(following)
-        cost = time.perf_counter() - began
-        rest = max(FRAME_S, cost / _SHARE_OF_A_CORE)
-        self._frame = self.set_timer(rest, self._draw_again)
+        if self._splitter is not None:
+            rest = (time.perf_counter() - began) / _SHARE_OF_A_CORE
+            self._frame = self.set_timer(max(FRAME_S, rest), self._draw_again)
+
+    def _settle_blocks(self, done: list[Block]) -> None:
+        """Blocks that are complete, and then what may still change, at the end of the document."""
+        assert self._splitter is not None
+        pieces = [Piece(document.block(block), self._group) for block in done]
+        tail = [Piece(document.block(block), self._group) for block in self._splitter.tail()]
+        self.document.replace_tail(self._stable, pieces + tail)
+        self._stable += len(pieces)
 
     def _draw_again(self) -> None:
         self._frame = None
-        thinking = self._thinking is not None and self._thought_summary == "thinking…"
-        if self._pending or (thinking and not self.fold_reasoning):
+        if self._pending or self._ending is not None or (self._thinks() and not self.fold_reasoning):
             self._draw_frame()
+
+    def _thinks(self) -> bool:
+        return self._thinking is not None and self._thought_summary == _THINKING
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Whether the end is followed depends on where the user scrolled to, not on what grew since."""
