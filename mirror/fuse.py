@@ -8,9 +8,8 @@ Thin: it translates what the kernel asks into reads of a `MirrorSource`. The ker
 read-only, so the kernel itself refuses every kind of write with EROFS. A mount point left behind by a process
 that was killed ("Transport endpoint is not connected") is cleared before it is used again.
 
-libfuse runs its loop in a thread; where SIGINT, SIGTERM and SIGHUP have no handler it installs its own, which
-end the loop and unmount. A program that handles them itself (trio.open_signal_receiver) cancels `mount`,
-which unmounts too.
+libfuse runs its loop in a thread. A program that handles signals cancels `mount`, which unmounts. Where
+SIGTERM or SIGHUP has no handler, libfuse installs its own, which ends the loop within a second.
 """
 
 import contextlib
@@ -34,6 +33,7 @@ MAX_READ_BYTES = 1 << 20
 READ_THREADS = 10
 READAHEAD_KIB = 4096
 """What the kernel reads ahead, where we may tell it (as root); else it takes 128 KiB."""
+POKE_EVERY_S = 1.0
 _FOREVER_S = 86_400.0
 _BLOCK_BYTES = 4096
 
@@ -151,6 +151,7 @@ async def mount(
     mountpoint = await trio.to_thread.run_sync(prepare, mountpoint)
     operations = ModelFiles(source, issued_s)
     ended = trio.Event()
+    mounted = False
     failure: list[str] = []
     serving: list[trio.CancelScope] = []
 
@@ -187,7 +188,9 @@ async def mount(
             if not ended.is_set():
                 os.chdir(working_directory)  # libfuse has moved the process to /
                 await trio.to_thread.run_sync(_raise_readahead, mountpoint)
+                mounted = True
                 task_status.started()
+            nursery.start_soon(_poke, mountpoint)
             await ended.wait()
         finally:
             source.close()
@@ -199,8 +202,18 @@ async def mount(
                         await ended.wait()
             for scope in serving:
                 scope.cancel()
-    if failure:
+            nursery.cancel_scope.cancel()
+    if failure and not mounted:  # a loop that a signal ends has a status too
         raise MountFailed(mountpoint=mountpoint, reason=failure[0])
+
+
+async def _poke(mountpoint: Path) -> None:
+    """Lets libfuse's loop, which sleeps until the kernel asks for something, see that a signal told it to
+    end."""
+    while True:
+        await trio.sleep(POKE_EVERY_S)
+        with contextlib.suppress(OSError):
+            await trio.to_thread.run_sync(os.statvfs, mountpoint, abandon_on_cancel=True)
 
 
 def prepare(mountpoint: Path) -> Path:
@@ -235,7 +248,7 @@ def prepare(mountpoint: Path) -> Path:
 def is_stale(mountpoint: Path) -> bool:
     """Whether a file system is mounted there whose process is gone."""
     try:
-        mountpoint.stat()
+        os.statvfs(mountpoint)  # stat would be answered from what the kernel remembers
     except OSError as error:
         return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
     return False

@@ -1,0 +1,56 @@
+"""Mounts a directory's files from a store: STORE DIRECTORY MOUNTPOINT [signals]; run in a process of its own.
+
+Says "mounted" on a line when it is. With `signals` it handles SIGTERM itself, as the command line does;
+without, libfuse has to.
+"""
+
+import signal
+import sys
+from pathlib import Path
+
+import trio
+
+from mirror.cas import Store
+from mirror.fetch import open_mirror
+from mirror.fuse import mount
+from mirror.source import MirrorSource
+from mirror.tree import Tree
+from swarm.trust.manifest import FileEntry, hash_file_chunks
+
+
+def filled(store: Store, directory: Path) -> Tree:
+    """Puts all files below a directory into the store; their tree."""
+    entries = []
+    for path in sorted(found for found in directory.rglob("*") if found.is_file()):
+        data = path.read_bytes()
+        entries.append(FileEntry(path.relative_to(directory).as_posix(), *hash_file_chunks([data])))
+        for chunk in Tree(entries[-1:]).chunks(entries[-1].path):
+            store.put(chunk.address, data[chunk.offset : chunk.offset + chunk.size])
+    return Tree(entries)
+
+
+async def main(store_path: str, directory: str, mountpoint: str, *options: str) -> None:
+    with Store(store_path) as store:
+        tree = filled(store, Path(directory))
+        async with open_mirror(tree, store) as mirror, trio.open_nursery() as nursery:
+
+            async def serve(task_status: trio.TaskStatus[None]) -> None:
+                await mount(
+                    MirrorSource(mirror), Path(mountpoint), issued_s=1_700_000_000, task_status=task_status
+                )
+                nursery.cancel_scope.cancel()
+
+            async def until_signalled(task_status: trio.TaskStatus[None]) -> None:
+                with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+                    task_status.started()
+                    async for _ in signals:
+                        nursery.cancel_scope.cancel()
+
+            if "signals" in options:
+                await nursery.start(until_signalled)
+            await nursery.start(serve)
+            print("mounted", flush=True)
+
+
+if __name__ == "__main__":
+    trio.run(main, *sys.argv[1:])
