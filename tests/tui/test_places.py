@@ -1,0 +1,158 @@
+"""The real backend: a local checkpoint, and the same one over a swarm, to the same answer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.hosts import hosting
+from tui.backend import Ask, Donation, Turn
+from tui.messages import (
+    Connected,
+    EndReason,
+    Event,
+    Failed,
+    Finished,
+    Phase,
+    Progress,
+    Ready,
+    Reasoning,
+    Text,
+)
+from tui.options import Options, Sampling
+from tui.places import PlaceBackend
+from tui.remote import fingerprint
+from tui.speaker import chosen
+
+ASK = Ask((Turn("user", "Hello"),), Sampling(temperature=0.0, max_tokens=6))
+
+
+def text_of(events: list[Event]) -> str:
+    """What was said."""
+    return "".join(event.text for event in events if isinstance(event, Text | Reasoning))
+
+
+def last(events: Iterator[Event], kind: type[Event]) -> list[Event]:
+    """All events, of which the last must be of a kind."""
+    found = list(events)
+    assert isinstance(found[-1], kind), found[-3:]
+    return found
+
+
+@pytest.fixture
+def model(oracle: Path) -> Path:
+    """A tiny checkpoint."""
+    return oracle / "olmoe"
+
+
+def test_local_and_swarm_give_the_same_answer_and_the_swarm_may_go(
+    home: Path, model: Path, tmp_path: Path
+) -> None:
+    local = PlaceBackend(Options(home=home, local=model))
+    connected = last(local.connect(""), Connected)[-1]
+    assert isinstance(connected, Connected)
+    (view,) = connected.models
+    assert (view.name, view.layers, view.experts, view.format) == ("olmoe", 4, 8, "bf16")
+    last(local.open("olmoe"), Ready)
+    said = last(local.ask(ASK), Finished)
+    assert local.snapshot().link == "local"
+    assert local.live().reply_tokens == 6
+    assert local.waiting() is None
+    for impossible in (lambda: local.tune("hedge", "1"), lambda: local.donate(Donation("disk", 1))):
+        with pytest.raises(ValueError, match="local directory"):
+            impossible()
+    again = last(
+        local.ask(replace(ASK, turns=(*ASK.turns, Turn("assistant", "x"), Turn("user", "y")))), Finished
+    )[-1]
+    assert isinstance(again, Finished)
+    assert again.stats.cached_tokens > 10
+    local.close()
+
+    with hosting(model, tmp_path) as host:
+        swarm = PlaceBackend(Options(home=home))
+        joined = last(swarm.connect(host.invite), Connected)[-1]
+        assert isinstance(joined, Connected)
+        assert joined.known
+        assert joined.operator == fingerprint(host.publication.signed.signer)
+        (name,) = [item.name for item in joined.models]
+        ready = last(swarm.open(name), Ready)[-1]
+        assert isinstance(ready, Ready)
+        assert ready.model.layers == 4
+        assert text_of(last(swarm.ask(ASK), Finished)) == text_of(said)
+        view_now = swarm.snapshot()
+        assert view_now.link == "online"
+        assert len(view_now.peers) == 1
+        assert view_now.ranges == (1.0,) * len(view_now.ranges)
+        assert swarm.models()[0].open
+    assert text_of(last(swarm.ask(ASK), Finished)) == text_of(said)
+    swarm.close()
+
+    alone = PlaceBackend(Options(home=home))
+    offline = last(alone.connect(host.invite), Connected)[-1]
+    assert isinstance(offline, Connected)
+    last(alone.open(name), Ready)
+    assert alone.snapshot().link == "offline"
+    assert text_of(last(alone.ask(ASK), Finished)) == text_of(said)
+    alone.close()
+    assert not [thread for thread in threading.enumerate() if thread.name in ("network", "swarm-open")]
+
+
+def test_a_reply_is_stopped_and_nothing_is_asked_of_nobody(home: Path, model: Path) -> None:
+    backend = PlaceBackend(Options(home=home))
+    assert isinstance(last(backend.ask(ASK), Failed)[-1], Failed)
+    assert isinstance(last(backend.open("x"), Failed)[-1], Failed)
+    assert backend.models() == ()
+    with pytest.raises(ValueError, match="no swarm yet"):
+        backend.tune("hedge", "1")
+    last(backend.connect(str(model)), Connected)
+    assert "Only olmoe" in failure(backend.open("other"))
+    last(backend.open("olmoe"), Ready)
+    events = backend.ask(Ask(ASK.turns, Sampling(max_tokens=400)))
+    for event in events:
+        if isinstance(event, Progress) and event.phase is Phase.DECODING:
+            backend.stop()
+            break
+    ended = last(events, Finished)[-1]
+    assert isinstance(ended, Finished)
+    assert ended.reason is EndReason.STOPPED
+    backend.close()
+    backend.close()
+
+
+def failure(events: Iterator[Event]) -> str:
+    """The message of a failure."""
+    event = list(events)[-1]
+    assert isinstance(event, Failed)
+    return event.message
+
+
+def test_what_cannot_be_opened_is_named(home: Path, tmp_path: Path) -> None:
+    backend = PlaceBackend(Options(home=home))
+    assert "no/such/dir" in failure(backend.connect("/no/such/dir"))
+    (tmp_path / "empty").mkdir()
+    assert "config.json" in failure(backend.connect(str(tmp_path / "empty")))
+    assert "invite" in failure(backend.connect("swarm://nonsense"))
+    away = list(backend.connect("127.0.0.1:9"))[-1]
+    assert isinstance(away, Failed)
+    assert away.offline
+    backend.close()
+
+
+def test_the_models_own_sampling_is_the_default_and_the_user_wins() -> None:
+    assert chosen(Sampling(), {}).temperature == 0.0
+    own = chosen(Sampling(), {"do_sample": True, "temperature": 0.7, "top_k": 20, "top_p": 0.8})
+    assert (own.temperature, own.top_k, own.top_p) == (0.7, 20, 0.8)
+    assert chosen(Sampling(), {"do_sample": True, "temperature": "odd"}).temperature == 1.0
+    mine = chosen(
+        Sampling(temperature=0.1, seed=7, max_tokens=3), {"do_sample": True, "repetition_penalty": 1.1}
+    )
+    assert (mine.temperature, mine.seed, mine.repeat_penalty) == (0.1, 7, 1.1)
+    assert chosen(Sampling(), {}).seed != chosen(Sampling(), {}).seed
+
+
+def test_fingerprints_are_read_in_groups() -> None:
+    assert fingerprint(bytes(range(32))) == "0001 0203 0405 0607"
