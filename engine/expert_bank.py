@@ -30,6 +30,8 @@ READERS = 4  # reads in flight
 SHARE_OF_MEMORY = 0.7  # of what is free, when the user sets no budget
 AHEAD_SHARE = 0.25  # of the slots, at most, for experts that are only guessed
 GUESS_WEIGHT = 0.25  # of a use
+TRUST_NEEDED = 0.5  # share of guesses that must have been right lately for reading on one to pay
+TRUST_MEMORY = 0.95  # what remains of the old share when a new guess is judged
 
 
 @dataclass(slots=True)
@@ -87,6 +89,8 @@ class ExpertBank:
         self.weights = weights
         self._stats = BankStats()
         self.reader = ExpertReader(checkpoint, layout, weights, cache)
+        self._guesses: dict[int, frozenset[int]] = {}  # by layer: what was said to come next
+        self._trust = 0.75
         self._lock = threading.RLock()
         self._readers = Readers(READERS)
         self._shapes = {layer: self.reader.shape(layer) for layer in layout.layers}
@@ -129,6 +133,8 @@ class ExpertBank:
         """
         with self._lock:
             pool = self._pools[layer]
+            if layer in self._guesses:
+                self._judge(self._guesses.pop(layer), expert)
             number = expert.astype(np.int64) + pool.first[layer]
             pool.settle()
             slot = pool.residency.slot_of[number]
@@ -140,16 +146,15 @@ class ExpertBank:
             return self._run_in_rounds(layer, pool, rows, number, row)
 
     def prefetch(self, layer: int, experts: Iterable[int]) -> None:
-        """Starts reading experts that will probably be needed; returns at once."""
+        """Starts reading experts that will probably be needed, if such guesses proved right; returns at once."""
         with self._lock:
             pool = self._pools[layer]
             pool.settle()
-            numbers = [
-                pool.first[layer] + expert for expert in dict.fromkeys(experts) if not self.has(layer, expert)
-            ]
+            absent = [expert for expert in sorted(set(experts)) if not self.has(layer, expert)]
+            self._guesses[layer] = frozenset(absent)
             room = int(pool.residency.slots * AHEAD_SHARE) - len(pool.loading)
-            if numbers and room > 0:
-                numbers = numbers[:room]
+            if absent and room > 0 and self._trust >= TRUST_NEEDED:
+                numbers = [pool.first[layer] + expert for expert in absent[:room]]
                 pool.residency.use(np.array(numbers), weight=GUESS_WEIGHT)
                 self._stats.ahead += len(self._load(pool, numbers, urgent=False, keep=pool.busy_slots()))
 
@@ -198,6 +203,13 @@ class ExpertBank:
 
     def _distinct_pools(self) -> list[_Pool]:
         return list({id(pool): pool for pool in self._pools.values()}.values())
+
+    def _judge(self, guess: frozenset[int], expert: I32) -> None:
+        """Learns from a guess; only what had to be read counts, as that is what being wrong would cost."""
+        if not guess:
+            return
+        right = len(guess.intersection(expert.tolist())) / len(guess)
+        self._trust = TRUST_MEMORY * self._trust + (1 - TRUST_MEMORY) * right
 
     # Running what is there while the rest is read.
 

@@ -269,3 +269,23 @@ def test_urgent_reads_come_first_and_errors_reach_who_waits() -> None:
     readers.close()
     with pytest.raises(RuntimeError, match="closed"):
         readers.submit(fail, urgent=True)
+
+
+def test_wrong_guesses_are_no_longer_read(source: Broken, pairs) -> None:  # type: ignore[no-untyped-def]
+    rows, _, row = pairs
+    bank = bank_of(source, 8)
+
+    def rounds(guess: int, truth: int, count: int) -> int:
+        before = bank.stats.ahead
+        for _ in range(count):
+            bank.prefetch(1, [guess])
+            bank.run(1, quantize_rows(rows), np.full(15, truth, np.int32), row)
+            bank.run(0, quantize_rows(rows), np.arange(15, dtype=np.int32) % 8, row)
+        return bank.stats.ahead - before
+
+    assert rounds(guess=5, truth=5, count=5) > 0
+    rounds(guess=6, truth=5, count=60)
+    assert rounds(guess=6, truth=5, count=5) == 0
+    rounds(guess=5, truth=5, count=60)
+    assert rounds(guess=5, truth=5, count=5) > 0
+    bank.close()
