@@ -1,5 +1,7 @@
 """Swarms inside the test's process, for servers that do what no honest one would."""
 
+import os
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -63,6 +65,19 @@ class Plan:
     """When the manifest is signed; None: now."""
     port: int = 0
     name: str = "model"
+
+
+def lasting_port() -> int:
+    """A port that is free now and that the system gives to nobody: for a server that comes back to its address."""
+    for port in range(20_000 + os.getpid() % 10_000, 32_000):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no free port")
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from swarm.wire.holdings import IndexSet
 from swarm.wire.keys import KeyPair
 from swarm.wire.messages.tracker import GetManifest, ListModels, Models
 from swarm.wire.rpc import Buffer, Handler, Peer
-from tests.e2e.hosts import hosting
+from tests.e2e.hosts import hosting, lasting_port
 from tests.e2e.processes import serving, swarm
 
 
@@ -179,9 +179,9 @@ def test_another_operator_than_the_invite_names_is_refused(
 def test_an_operator_that_changes_is_refused_after_first_use(
     model: Path, client: Client, tmp_path: Path
 ) -> None:
-    with hosting(model, tmp_path / "first") as first:
+    port = lasting_port()
+    with hosting(model, tmp_path / "first", port=port) as first:
         client.ask("--tracker", first.address)
-        port = int(first.address.rpartition(":")[2])
     with hosting(model, tmp_path / "second", operator=KeyPair(b"\7" * 32), port=port) as second:
         said = client.refused("--tracker", second.address)
     assert "operator" in said
@@ -189,9 +189,9 @@ def test_an_operator_that_changes_is_refused_after_first_use(
 
 
 def test_a_tracker_whose_key_changed_is_refused(model: Path, client: Client, tmp_path: Path) -> None:
-    with hosting(model, tmp_path / "host") as first:
+    port = lasting_port()
+    with hosting(model, tmp_path / "host", port=port) as first:
         client.ask("--tracker", first.address)
-        port = int(first.address.rpartition(":")[2])
     with hosting(model, tmp_path / "host", tracker=KeyPair(b"\7" * 32), port=port) as second:
         said = client.refused("--tracker", second.address)
     assert second.address in said

@@ -17,6 +17,7 @@ from swarm.wire import rpc
 from swarm.wire.address import Address
 from swarm.wire.holdings import IndexSet
 from swarm.wire.keys import KeyPair
+from tests.e2e.hosts import lasting_port
 from tracker.catalogue import NameTaken
 from tracker.registry import Limits
 from tracker.server import Options, Tracker, open_tracker
@@ -116,10 +117,10 @@ async def test_a_tracker_that_restarts_learns_everything_again(
     publication: Publication, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("swarm.peers.announce.RETRY_S", 0.05)
-    gone, seen = trio.Event(), list[Standing]()
+    gone, seen, port = trio.Event(), list[Standing](), lasting_port()
 
     async def first(task_status: trio.TaskStatus[Address]) -> None:
-        async with tracking() as (_, address):
+        async with tracking(port) as (_, address):
             task_status.started(address)
             await gone.wait()
 
@@ -131,7 +132,7 @@ async def test_a_tracker_that_restarts_learns_everything_again(
         gone.set()
         await until(lambda: not announcer.standing.registered)
         assert announcer.standing.problem
-        async with tracking(address.port) as (tracker, _):
+        async with tracking(port) as (tracker, _):
             await until(lambda: announcer.standing.registered)
             model = tracker.catalogue.model(publication.root)
             assert model.chunks.served.held(PEER.key) == IndexSet.full(2)

@@ -17,7 +17,7 @@ from swarm.wire.address import Address
 from swarm.wire.keys import KeyPair
 from swarm.wire.messages.tracker import ListModels, Models
 from swarm.wire.rpc import Buffer, Handler, Peer
-from tests.e2e.hosts import Host, Plan, hosted
+from tests.e2e.hosts import Host, Plan, hosted, lasting_port
 
 
 @pytest.fixture
@@ -97,9 +97,10 @@ async def test_without_the_network_nothing_is_asked_of_it(plan: Plan, place: Hom
 
 async def test_a_swarm_that_comes_back_is_used_again(plan: Plan, place: Home) -> None:
     gone = trio.Event()
+    lasting = replace(plan, port=lasting_port())
 
     async def host_for_a_while(task_status: trio.TaskStatus[Host]) -> None:
-        async with hosted(plan) as host:
+        async with hosted(lasting) as host:
             task_status.started(host)
             await gone.wait()
 
@@ -110,8 +111,7 @@ async def test_a_swarm_that_comes_back_is_used_again(plan: Plan, place: Home) ->
             gone.set()
             while session.online:
                 assert [info.name for info in await session.models()] == ["model"]
-            port = int(host.address.rpartition(":")[2])
-            async with hosted(Plan(plan.model, plan.scratch, port=port)):
+            async with hosted(lasting):
                 await session.connect()
                 assert session.online
                 assert bytes(await opened.mirror.read("config.json", 0, 1)) == b"{"
