@@ -91,7 +91,7 @@ class Store:
         finally:
             self._files.close(descriptor)
         if content is None:
-            self._discard(address)
+            self._discard(address, size)
             return False
         buffer[:] = content[offset : offset + len(buffer)]
         return True
@@ -204,7 +204,7 @@ class Store:
                 self._files.close(descriptor)
             right = content is not None and hashlib.sha256(content).digest() == kept.address
             if not right:
-                self._discard(kept.address)
+                self._discard(kept.address, kept.bytes - TAG_BYTES)
             yield kept, right
 
     def gc(self, wanted: Collection[bytes]) -> int:
@@ -214,10 +214,10 @@ class Store:
         self._space.clear_incoming()
         return sum(self._space.evict(kept.address) for kept in list(self.kept()) if kept.address not in stays)
 
-    def _discard(self, address: bytes) -> None:
+    def _discard(self, address: bytes, size: int) -> None:
         self.healed += 1
         self._believed.pop(address, None)
-        self._space.evict(address)
+        self._space.evict(address, size + TAG_BYTES)
 
     def close(self) -> None:
         """Gives up the store; what this process left unfinished is removed. Idempotent."""

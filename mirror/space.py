@@ -140,10 +140,11 @@ class Space:
                 return True
             return False
 
-    def evict(self, address: bytes) -> int:
-        """Removes a chunk, whatever its state; the bytes that freed."""
+    def evict(self, address: bytes, accounted: int | None = None) -> int:
+        """Removes a chunk, whatever its state; the bytes that freed. `accounted` is what its file took when
+        it was right, if it is known to be damaged."""
         with self._exclusive():
-            return self._evict(address)
+            return self._evict(address, accounted)
 
     def clear_incoming(self) -> None:
         """Removes what processes that are gone were writing."""
@@ -201,12 +202,12 @@ class Space:
             while self._oldest and excess > 0:
                 kept = self._oldest.pop()
                 if kept.address not in pinned:
-                    excess -= self._evict(kept.address, unless_used_since_ns=kept.used_ns)
+                    excess -= self._evict(kept.address, None, kept.used_ns)
             if excess <= 0:
                 return
         raise StoreFull(root=self._root, limit=self.limit_bytes)
 
-    def _evict(self, address: bytes, unless_used_since_ns: int | None = None) -> int:
+    def _evict(self, address: bytes, accounted: int | None, unless_used_since_ns: int | None = None) -> int:
         path = self.path(address)
         try:
             descriptor = self._files.open(path)
@@ -222,7 +223,8 @@ class Space:
             0
         )  # so that it is not counted afresh without this one, which is then taken off once more
         self._remove(path)
-        self._account(-stamp.size)
+        # Of a damaged file either may have been counted; too much counted is made good at the next start.
+        self._account(-min(stamp.size, stamp.size if accounted is None else accounted))
         return stamp.size
 
     def _remove(self, path: str) -> None:
