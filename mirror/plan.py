@@ -233,7 +233,10 @@ class Readahead:
         stop = offset + length
         if abs(offset - self._next) > self._window:
             self._window, self._asked = (self._least if offset == 0 else 0), stop
-        elif stop > self._asked - self._window // 2:
+        elif stop + self._window // 2 < self._asked:
+            self._next = stop
+            return stop, stop
+        else:
             self._window = min(max(2 * self._window, self._least), self._most)
         self._next = stop
         start = max(self._asked, stop)
