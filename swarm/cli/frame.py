@@ -25,6 +25,7 @@ COMMANDS = {
     "mount": "Show a model of a swarm as a read-only directory.",
     "cache": "Look after the chunks kept on this machine.",
     "tracker": "Run a tracker that serves no model itself.",
+    "bench": "Measure what this machine reaches.",
     "demo": "Run a small swarm on this machine and ask it something.",
     "completion": "Print the completion script of a shell.",
 }

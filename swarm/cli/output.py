@@ -6,7 +6,7 @@ Progress goes to standard error, so that standard output holds results only.
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,7 +37,7 @@ def size(count: float) -> str:
     return f"{count / 1000:.1f} TB"
 
 
-def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """Columns set under their heads; every cell is cleaned."""
     cells = [heads, *([clean_text(cell) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(heads))]
