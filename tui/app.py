@@ -44,6 +44,7 @@ class SwarmApp(App[None]):
         &:focus { border: none; background-tint: $background 0%; }
         & > .option-list--option-highlighted { text-style: none; }
     }
+    SwarmApp:nocolor OptionList > .option-list--option-highlighted { text-style: reverse; }
     Input, Input:focus { background-tint: $background 0%; }
     VerticalScroll { scrollbar-size-vertical: 1; }
     Toast { background: $panel; color: $foreground; }

@@ -43,6 +43,8 @@ class Options:
     """auto | native | q8 | q4."""
     token: str | None = None
     """Token of a private swarm, when the target is a bare address."""
+    offline: bool = False
+    """Use what was fetched before, and no network."""
     expert_ram_bytes: int | None = None
     """Bound of the local cache of experts; None: chosen from this machine's memory."""
     hedge: str = "auto"

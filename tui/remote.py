@@ -53,7 +53,7 @@ class SwarmPlace:
         network.__enter__()
         self._network = network
         try:
-            self._session = network.enter(join, target, home())
+            self._session = network.enter(join, target, home(), self._options.offline)
             infos = network.call(self._session.models)
         except BaseException:
             self.close()

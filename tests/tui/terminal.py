@@ -65,15 +65,16 @@ class Screen:
 
 
 @contextmanager
-def screen_of(command: Sequence[str], home: Path) -> Iterator[Screen]:
+def screen_of(command: Sequence[str], home: Path, **variables: str) -> Iterator[Screen]:
     """A program in a pseudo terminal of 80 × 24; whatever is left of it in the end is killed."""
     pid, descriptor = pty.fork()
     if pid == 0:
         environment = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name != "NO_COLOR"},
             "TERM": "xterm-256color",
             "SWARM_HOME": str(home),
             "COLORTERM": "truecolor",
+            **variables,
         }
         os.execve(command[0], command, environment)
     fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))

@@ -35,10 +35,10 @@ LEFT = b"\x1b[?1049l"
 ENTERED = b"\x1b[?1049h"
 
 
-def screen(home: Path, *, broken: bool = False) -> AbstractContextManager[Screen]:
+def screen(home: Path, *, broken: bool = False, **variables: str) -> AbstractContextManager[Screen]:
     """The application."""
     code = PROGRAM.format(root=str(ROOT), home=str(home), evil=EVIL, broken=broken)
-    return screen_of([sys.executable, "-c", code], home)
+    return screen_of([sys.executable, "-c", code], home, **variables)
 
 
 def restored(output: bytes) -> bool:
@@ -107,3 +107,27 @@ def test_suspending_gives_the_terminal_back_and_returns(home: Path) -> None:
         shown.write("\x11")
         assert shown.end() == 0
         assert restored(shown.output)
+
+
+COLOURED = re.compile(rb"\x1b\[(?:[0-9;]*;)?(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])[;m]")
+
+
+@pytest.mark.parametrize(("variables", "coloured"), [({"NO_COLOR": "1"}, False), ({}, True)])
+def test_no_colour_means_none(home: Path, variables: dict[str, str], coloured: bool) -> None:
+    with screen(home, **variables) as shown:
+        ready(shown)
+        shown.write("/help set\r")
+        shown.see("sampling and network settings")
+        shown.write("\x11")
+        assert shown.end() == 0
+    assert bool(COLOURED.search(shown.output)) is coloured, COLOURED.findall(shown.output)[:5]
+
+
+@pytest.mark.parametrize(("answer", "used"), [("on", True), ("off", False)])
+def test_the_mouse_is_optional(home: Path, answer: str, used: bool) -> None:
+    (home / "terminal.json").write_text(f'{{"mouse": "{answer}"}}')
+    with screen(home) as shown:
+        ready(shown)
+        shown.write("\x11")
+        assert shown.end() == 0
+    assert (b"\x1b[?1000h" in shown.output) is used
