@@ -15,6 +15,7 @@ from swarm.cli.options import DIRECTORY, parse_target, sampling_options, swarm_o
 @swarm_options
 @click.option("--local", type=DIRECTORY, metavar="DIR", help="A model directory here; needs no network.")
 @click.option("--model", metavar="NAME", help="Which model, where the swarm has several.")
+@click.option("--offline", is_flag=True, help="Use what was fetched before, and no network.")
 @click.option("--system", metavar="TEXT", help="System prompt.")
 @sampling_options
 @weights_options
@@ -28,6 +29,7 @@ def command(
     token: str | None,
     local: Path | None,
     model: str | None,
+    offline: bool,
     system: str | None,
     temperature: float | None,
     top_p: float | None,
@@ -71,6 +73,7 @@ def command(
         system=system,
         weights=weights,
         token=token,
+        offline=offline,
         expert_ram_bytes=expert_ram,
         json=as_json,
     )

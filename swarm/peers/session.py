@@ -40,7 +40,7 @@ from swarm.peers.settings import Home, load_remembered
 from swarm.peers.target import Target
 from swarm.peers.tracking import TrackerClient, TrackerSilent
 from swarm.trust.identity import Identity
-from swarm.trust.manifest import SignedManifest, parse_signed
+from swarm.trust.manifest import parse_signed
 from swarm.trust.memory import Memory, Remembered
 from swarm.wire.messages.tracker import ModelSummary
 from swarm.wire.race import plain_errors
@@ -80,12 +80,14 @@ class Session:
         self._alone = False
 
     async def connect(self) -> None:
-        """Reaches the tracker, or goes offline when it is not there.
+        """Reaches the tracker, or goes offline when it is not there; nothing in a session that stays offline.
 
         Raises:
             NothingKeptHere: it is not there, and there is nothing to go on with.
             SwarmError: it is not the tracker it should be, or the token is wrong.
         """
+        if self._alone:
+            return
         try:
             key = await self.tracker.connect()
         except _AWAY as error:
@@ -124,15 +126,14 @@ class Session:
         """
         try:
             info = self._choose(await self.models(), name)
-            signed = await self._manifest(info)
+            accepted = await self._manifest(info)
         except _AWAY as error:
             self._went_offline(error)
             info = self._choose(await self.models(), name)
-            signed = await self._manifest(info)
-        found = self._open.get(signed.manifest.root)
+            accepted = await self._manifest(info)
+        found = self._open.get(accepted.manifest.root)
         if found is None:
-            found = await self._opened(info, signed)
-            self._open[signed.manifest.root] = found
+            found = self._open[accepted.manifest.root] = await self._opened(info, accepted)
         self._current = found
         return found
 
@@ -178,12 +179,12 @@ class Session:
                 return model
         raise NoSuchModel(address=address, name=name, known=known)
 
-    async def _manifest(self, info: ModelInfo) -> SignedManifest:
+    async def _manifest(self, info: ModelInfo) -> Remembered:
         """The manifest of a model, accepted now or, offline, before."""
         kept = (await self._kept()).get(info.name)
         if not self.online:
             assert kept is not None
-            return kept.signed
+            return kept
         if kept is not None and kept.manifest.root == info.root:
             signed = kept.signed
         else:
@@ -196,10 +197,10 @@ class Session:
             )
         # Also when it was accepted before: it may have expired since.
         accept = partial(self._memory.accept, now=time.time(), operator=self.operator)
-        await trio.to_thread.run_sync(accept, self._scope, signed)
-        return signed
+        return await trio.to_thread.run_sync(accept, self._scope, signed)
 
-    async def _opened(self, info: ModelInfo, signed: SignedManifest) -> OpenModel:
+    async def _opened(self, info: ModelInfo, accepted: Remembered) -> OpenModel:
+        signed = accepted.signed
         tree = Tree.of(signed.manifest)
         replicas = SwarmReplicas(self.tracker, self._links, signed.manifest.root, tree.chunk_count)
         notices = []
@@ -209,7 +210,7 @@ class Session:
             except _AWAY as error:
                 self._went_offline(error)
         if not self.online:
-            notices.append(_age_notice(signed, self.problem))
+            notices.append(_age_notice(accepted, self.problem))
         mirror: Mirror = await self._nursery.start(self._keep_open, tree, replicas)
         return OpenModel(
             info, signed, mirror, SignedSource(mirror, signed.manifest), replicas, tuple(notices)
@@ -296,13 +297,19 @@ def _kept_info(kept: Remembered) -> ModelInfo:
     )
 
 
-def _age_notice(signed: SignedManifest, problem: str) -> str:
-    manifest = signed.manifest
-    age_s = max(0, int(time.time()) - manifest.issued)
-    days, hours = divmod(age_s // 3600, 24)
-    age = f"{days} days" if days > 1 else f"{24 * days + hours} hours" if days or hours > 1 else "moments"
-    expired = " It has expired since." if manifest.expires <= time.time() else ""
+def _age_notice(kept: Remembered, problem: str) -> str:
+    manifest, now_s = kept.manifest, time.time()
+    expired = " It has expired since." if kept.is_expired(now_s) else ""
     return (
-        f"Offline ({problem}). Using {manifest.name} version {manifest.version}, signed {age} ago, "
-        f"from what is on this machine.{expired}"
+        f"Offline ({problem}). Using {manifest.name} version {manifest.version} from this machine, signed "
+        f"{_duration(now_s - manifest.issued)} ago, last offered {_duration(kept.age_s(now_s))} ago.{expired}"
     )
+
+
+def _duration(seconds: float) -> str:
+    """A span of time in its largest sensible unit."""
+    for unit, length_s in (("day", 86_400), ("hour", 3600), ("minute", 60)):
+        count = int(seconds // length_s)
+        if count:
+            return f"{count} {unit}{'s' if count > 1 else ''}"
+    return "moments"
