@@ -89,10 +89,10 @@ def invite_address(place: Place, port: int) -> Address:
         return address
     if place.listen is not None and place.listen not in ("0.0.0.0", "::"):
         return parse_address(place.listen, port) if ":" not in place.listen else Address(place.listen, port)
-    return Address(_own_host(), port)
+    return Address(own_host(), port)
 
 
-def _own_host() -> str:
+def own_host() -> str:
     """The address of this machine's interface that leads away from it; loopback when none does."""
     for host, family in _FAR_AWAY:
         with closing(socket.socket(family, socket.SOCK_DGRAM)) as probe:
