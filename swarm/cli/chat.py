@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from swarm.cli.asking import asking_options
 from swarm.cli.options import DIRECTORY, parse_target, sampling_options, swarm_options, weights_options
 
 
@@ -19,6 +20,7 @@ from swarm.cli.options import DIRECTORY, parse_target, sampling_options, swarm_o
 @click.option("--system", metavar="TEXT", help="System prompt.")
 @sampling_options
 @weights_options
+@asking_options
 @click.option("--plain", is_flag=True, help="Line by line, even on a terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Line by line, one JSON object a line.")
 @click.pass_context
@@ -40,6 +42,9 @@ def command(
     max_tokens: int | None,
     weights: str,
     expert_ram: int | None,
+    hedge: str,
+    audit: float,
+    trace: Path | None,
     plain: bool,
     as_json: bool,
 ) -> None:
@@ -75,6 +80,9 @@ def command(
         token=token,
         offline=offline,
         expert_ram_bytes=expert_ram,
+        hedge=hedge,
+        audit=audit,
+        trace=trace,
         json=as_json,
     )
     on_terminal = sys.stdin.isatty() and sys.stdout.isatty()

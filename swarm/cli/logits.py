@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from swarm.cli.asking import Asking, asking_options, say_summary
 from swarm.cli.options import DIRECTORY, parse_target, swarm_options, weights_options
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ MAX_IDS_BYTES = 64 << 20
     help="Also print the N likeliest next tokens, each fed back.",
 )  # fmt: skip
 @weights_options
+@asking_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     invite: str | None,
@@ -50,6 +52,9 @@ def command(
     greedy: int,
     weights: str,
     expert_ram: int | None,
+    hedge: str,
+    audit: float,
+    trace: Path | None,
     as_json: bool,
 ) -> None:
     """Write a model's logits for given token ids.
@@ -67,7 +72,8 @@ def command(
         raise click.UsageError("Give either a swarm (INVITE or --tracker) or --local DIR.")
     ids = read_ids(ids_file)
     _check_writable(out)
-    with opened(target, token, local, model, weights, expert_ram, offline=offline) as engine:
+    asking = Asking(hedge, audit, trace, say_summary)
+    with opened(target, token, local, model, weights, expert_ram, offline=offline, asking=asking) as engine:
         beyond = next((number for number in ids if number >= engine.model.vocab_size), None)
         if beyond is not None:
             raise click.ClickException(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from engine.engine import Engine, Options
 from engine.source import DirectorySource
+from swarm.cli.asking import Asking
 from swarm.cli.joining import joined
 from swarm.cli.output import byte_progress, say
 
@@ -20,6 +21,7 @@ def opened(
     expert_ram: int | None,
     *,
     offline: bool = False,
+    asking: Asking | None = None,
 ) -> Iterator[Engine]:
     """The engine of `local`, or of a model of the swarm at `target`, for the length of a block.
 
@@ -39,4 +41,8 @@ def opened(
         with byte_progress(f"Loading {found.info.name}") as show:
             engine = Engine.open(found.source, options, lambda done, total: show(done, total, ""))
         with engine:
-            yield engine
+            if asking is not None and not offline:
+                with asking.experts(network, session, found, engine) as engine.experts:
+                    yield engine
+            else:
+                yield engine

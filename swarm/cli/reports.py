@@ -66,6 +66,18 @@ class ServeReport:
             flush=True,
         )
 
+    def executing(self, held_bytes: int, total_bytes: int) -> None:
+        """Experts are run for others from now on."""
+        if self._as_json:
+            self._event("executing", held_bytes=held_bytes, total_bytes=total_bytes)
+        elif held_bytes < total_bytes:
+            self._say(
+                f"Running experts for others: {size(held_bytes)} of {size(total_bytes)} fit in memory, "
+                "the others are read when they are asked for."
+            )
+        else:
+            self._say(f"Running experts for others, all {size(total_bytes)} from memory.")
+
     def standing(self, standing: Standing) -> None:
         """The tracker sees this server otherwise than before."""
         if self._as_json:

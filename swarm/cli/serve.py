@@ -1,10 +1,14 @@
 """`swarm serve`: one machine serves a model; this is a tracker and a maintainer on one port."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from swarm.cli.options import DIRECTORY
+from swarm.cli.options import DIRECTORY, SIZE
+
+if TYPE_CHECKING:
+    from engine.numerics import Weights
 
 INTERRUPTED = 130
 
@@ -33,6 +37,17 @@ INTERRUPTED = 130
     metavar="N",
     help="Sign at least this version, after the record of earlier ones was lost.",
 )
+@click.option("--exec/--no-exec", "execute", default=True, help="Run experts for others, too (the default).")
+@click.option(
+    "--weights",
+    type=click.Choice(["auto", "native", "q8", "q4"]),
+    default="auto",
+    show_default=True,
+    help="Number format in which experts are run for others.",
+)
+@click.option(
+    "--ram", type=SIZE, metavar="SIZE", help="Memory for those experts; by default most of what is free."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print events, one JSON object a line.")
 @click.pass_context
 def command(
@@ -46,6 +61,9 @@ def command(
     token: str | None,
     private: bool,
     manifest_version: int,
+    execute: bool,
+    weights: "Weights",
+    ram: int | None,
     as_json: bool,
 ) -> None:
     """Serve a model directory to a swarm.
@@ -73,6 +91,9 @@ def command(
         operator=operator_of(paths, key_file),
         secret=secret_of(paths, token, private),
         least_version=manifest_version,
+        execute=execute,
+        weights=weights,
+        expert_ram_bytes=ram,
     )
     if not trio.run(serve, plan, as_json):
         ctx.exit(INTERRUPTED)

@@ -16,10 +16,14 @@ from pathlib import Path
 
 import trio
 
+from engine.expert_bank import ExpertBank
+from engine.numerics import Weights
 from swarm.cli.hosting import Place, invite_address, listening, open_store, until_signalled
 from swarm.cli.output import byte_progress
 from swarm.cli.reports import Facts, ServeReport
 from swarm.peers.announce import Announcer, Reach
+from swarm.peers.banks import UnchangedDirectory, open_experts, warm
+from swarm.peers.executor import Executor, profile_of, whole_bank
 from swarm.peers.inspect import ModelFacts
 from swarm.peers.inventory import HashedFile, HashProgress, hash_files, list_files
 from swarm.peers.links import Links
@@ -49,6 +53,10 @@ class Plan:
     operator: Identity
     secret: bytes | None
     least_version: int = 1
+    execute: bool = True
+    """Whether to run experts for others, too."""
+    weights: Weights = "auto"
+    expert_ram_bytes: int | None = None
 
 
 async def serve(plan: Plan, as_json: bool) -> bool:
@@ -62,6 +70,8 @@ async def serve(plan: Plan, as_json: bool) -> bool:
             with closing(open_store(plan.paths, plan.place.port)) as store:
                 async with open_tracker(plan.identity, store, psk=plan.secret) as tracker:
                     handlers = {**tracker.handlers(), **server.maintainer.handlers()}
+                    if server.executor is not None:
+                        handlers |= server.executor.handlers()
                     answering = partial(rpc.serve, psk=plan.secret, on_peer=server.report.peer)
                     addresses = await nursery.start(answering, listeners, plan.identity, handlers)
                     began = True
@@ -80,7 +90,9 @@ class _Server:
         self.publication = publication
         self.chunks = DirectoryChunks(plan.directory, files, self._withdrawn)
         self.maintainer = Maintainer({publication.root: self.chunks})
+        self.executor = Executor(plan.identity) if plan.execute and any(plan.facts.experts_in_layer) else None
         self.report = ServeReport(self.maintainer, as_json)
+        self._ended = threading.Event()
         self.announcer: Announcer | None = None
 
     async def run(self, nursery: trio.Nursery, addresses: list[Address]) -> None:
@@ -92,18 +104,48 @@ class _Server:
         )
         reach = Reach(port, (place.advertise,) if place.advertise else (), place.is_local)
         held = {self.publication.root: self.chunks.held}
-        self.announcer = Announcer(tracker, reach, [self.publication], held, on_change=self.report.standing)
+        self.announcer = Announcer(
+            tracker, reach, [self.publication], held, self.executor, on_change=self.report.standing
+        )
         await nursery.start(self.announcer.run)
         address = invite_address(place, port)
         invite = Invite(address, plan.operator.key, plan.identity.key, plan.secret)
         self.report.serving(Facts(self.publication.signed, plan.facts, address, str(invite)))
         nursery.start_soon(watch, self.chunks)
         nursery.start_soon(self._renew)
-        await self.report.run()
+        if self.executor is not None:
+            nursery.start_soon(self._execute, self.executor)
+        try:
+            await self.report.run()
+        finally:
+            self._ended.set()
+
+    async def _execute(self, executor: Executor) -> None:
+        """Opens the experts, offers to run them, then reads as many as fit into memory."""
+        plan = self.plan
+        source = UnchangedDirectory(plan.directory, self.files)
+
+        def start() -> ExpertBank:
+            bank = open_experts(source, plan.weights, plan.expert_ram_bytes)
+            warm(bank, list(bank.layout.all()))
+            return bank
+
+        bank = await executor.thread.run(start)
+        executor.add(
+            whole_bank(profile_of(self.publication.root, plan.weights), bank, plan.facts.experts_in_layer)
+        )
+        assert self.announcer is not None
+        self.announcer.changed()
+        self.report.executing(bank.capacity_bytes, bank.total_bytes)
+        preload = partial(bank.preload, cancelled=self._ended.is_set)
+        await trio.to_thread.run_sync(preload, abandon_on_cancel=True)
+        self.announcer.changed()
 
     def _withdrawn(self, path: str) -> None:
         """A file changed: says so, and has the tracker told. Runs in the thread that noticed."""
         trio.from_thread.run_sync(self.report.withdrawn, path)
+        if self.executor is not None:
+            self.executor.banks.clear()
         if self.announcer is not None:
             trio.from_thread.run_sync(self.announcer.changed)
 
@@ -121,6 +163,10 @@ class _Server:
             self.maintainer.models[self.publication.root] = self.chunks
             self.announcer.publications.append(self.publication)
             self.announcer.held[self.publication.root] = self.chunks.held
+            if self.executor is not None and self.executor.banks:
+                bank = next(iter(self.executor.banks.values()))
+                profile = profile_of(self.publication.root, self.plan.weights)
+                self.executor.add(whole_bank(profile, bank.experts, bank.layout.experts_in_layer))
             self.announcer.changed()
             self.report.renewed(self.publication.signed.manifest.version)
 

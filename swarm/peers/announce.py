@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import trio
 
 from swarm.errors import SwarmError
+from swarm.peers.executor import Executor, figures
 from swarm.peers.operator import Publication
 from swarm.peers.tracking import TrackerClient
 from swarm.wire.holdings import IndexSet
@@ -19,6 +20,7 @@ from swarm.wire.messages.tracker import (
     HeartbeatSeen,
     Held,
     HoldChunks,
+    HoldExperts,
     LeaveSwarm,
     ManifestPublished,
     PeerRegistered,
@@ -70,9 +72,14 @@ class Announcer:
     publications: list[Publication] = field(default_factory=list)
     held: dict[bytes, Callable[[], IndexSet]] = field(default_factory=dict)
     """By root: the chunks that are served now."""
+    executor: Executor | None = None
+    """Whose banks are announced too, and its figures told with every heartbeat."""
+    on_seen: Callable[[HeartbeatSeen], None] = lambda _: None
+    """Told of each answer to a heartbeat."""
     standing: Standing = field(default_factory=Standing)
     on_change: Callable[[Standing], None] = lambda _: None
-    _generation: int = 0
+    generation: int = 0
+    """Of the last registration."""
     _revision: int = 0
     _sequence: int = 0
     _published: set[bytes] = field(default_factory=set)
@@ -113,7 +120,7 @@ class Announcer:
         """Everything the tracker should know, from nothing; the seconds between heartbeats."""
         request = RegisterPeer(AGENT, self.reach.addresses, self.reach.port, self.reach.local)
         answer = (await self.tracker.ask(request, PeerRegistered)).message
-        self._generation, self._revision, self._sequence = answer.generation, 0, 0
+        self.generation, self._revision, self._sequence = answer.generation, 0, 0
         self._published.clear()
         await self._tell()
         self._stand(Standing(True, answer.address, answer.obstacle))
@@ -141,8 +148,16 @@ class Announcer:
         for root, held in self.held.items():
             lengths, payload = join_parts([held().encode()])
             self._revision += 1
-            request = HoldChunks(self._generation, self._revision, 0, root, lengths)
+            request = HoldChunks(self.generation, self._revision, 0, root, lengths)
             await self.tracker.ask(request, Held, payload)
+        for bank in self.executor.banks.values() if self.executor is not None else ():
+            lengths, payload = join_parts([bank.ready.encode(), bank.resident().encode()])
+            self._revision += 1
+            profile = bank.profile
+            told = HoldExperts(
+                self.generation, self._revision, profile.root, profile.digest, bank.last_resort, lengths
+            )
+            await self.tracker.ask(told, Held, payload)
 
     async def _stay(self, interval_s: float) -> None:
         while True:
@@ -152,14 +167,17 @@ class Announcer:
                 self._wake = trio.Event()
                 await self._tell()
             self._sequence += 1
-            beat = Heartbeat(self._generation, self._sequence, self._revision)
-            if (await self.tracker.ask(beat, HeartbeatSeen)).message.resend:
+            told = {} if self.executor is None else figures(self.executor.turns)
+            beat = Heartbeat(self.generation, self._sequence, self._revision, **told)
+            seen = (await self.tracker.ask(beat, HeartbeatSeen)).message
+            self.on_seen(seen)
+            if seen.resend:
                 await self._hold()
 
     async def _leave(self) -> None:
         if self.standing.registered:
             try:
-                await self.tracker.notify(LeaveSwarm(self._generation))
+                await self.tracker.notify(LeaveSwarm(self.generation))
             except SwarmError:
                 return  # it will find out by our silence
 

@@ -16,10 +16,15 @@ from functools import partial
 
 import trio
 
+from engine.expert_bank import ExpertBank
 from mirror.cas import Store
 from mirror.fetch import Mirror, Progress, open_mirror
 from mirror.plan import Ledger
 from mirror.tree import Tree
+from swarm.errors import SwarmError
+from swarm.peers.audit import Conviction
+from swarm.peers.doors import Doors
+from swarm.peers.executor import profile_of
 from swarm.peers.known import KnownTrackers
 from swarm.peers.links import Links, NotTriedAgain
 from swarm.peers.models import (
@@ -35,14 +40,19 @@ from swarm.peers.models import (
     Speed,
     WrongManifest,
 )
+from swarm.peers.pool import Pool
+from swarm.peers.proof import Proof
+from swarm.peers.remote import RemoteExperts, Rules
 from swarm.peers.replicas import SwarmReplicas
 from swarm.peers.settings import Home, load_remembered
 from swarm.peers.target import Target
 from swarm.peers.tracking import TrackerClient, TrackerSilent
+from swarm.trust.files import write_atomically
 from swarm.trust.identity import Identity
 from swarm.trust.manifest import parse_signed
 from swarm.trust.memory import Memory, Remembered
-from swarm.wire.messages.tracker import ModelSummary
+from swarm.wire.holdings import ExpertLayout
+from swarm.wire.messages.tracker import LiarJudged, ModelSummary, ReportLiar
 from swarm.wire.race import plain_errors
 from swarm.wire.rpc import ConnectionLost, Unreachable
 
@@ -58,11 +68,14 @@ class Session:
         target: Target,
         tracker: TrackerClient,
         links: Links,
+        doors: Doors,
         home: Home,
         store: Store,
         nursery: trio.Nursery,
     ) -> None:
         self.tracker = tracker
+        self.doors = doors
+        self.home = home
         self.operator = target.operator
         """Whose signature the invite names; None: none was named."""
         self.online = False
@@ -136,6 +149,37 @@ class Session:
             found = self._open[accepted.manifest.root] = await self._opened(info, accepted)
         self._current = found
         return found
+
+    async def experts(self, model: OpenModel, bank: ExpertBank, rules: Rules) -> RemoteExperts:
+        """A model's experts, run by the donors of the swarm; by `bank`, here, where nobody else can.
+
+        Donors that join later or come back are used as soon as the tracker names them.
+        """
+        counts = [0] * (max(bank.layout.layers, default=-1) + 1)
+        for layer in bank.layout.layers:
+            counts[layer] = bank.layout.experts_per_layer
+        profile = profile_of(model.signed.manifest.root, bank.weights)
+        pool = Pool(self.tracker, self.doors, profile, ExpertLayout(tuple(counts)), self._nursery)
+        if not self._alone:
+            await self._nursery.start(pool.run)
+        return RemoteExperts(pool, bank, rules, self._convicted)
+
+    def _convicted(self, conviction: Conviction) -> None:
+        """Keeps the proof against a donor and tells the tracker, which verifies it itself."""
+        if conviction.proof is not None:
+            self._nursery.start_soon(self._report, conviction, conviction.proof)
+
+    async def _report(self, conviction: Conviction, proof: Proof) -> None:
+        content, profile = proof.encode(), proof.profile
+        path = self.home.proofs / f"{proof.digest.hex()[:32]}.proof"
+        try:
+            await trio.to_thread.run_sync(write_atomically, path, content)
+            report = ReportLiar(proof.donor, profile.root, profile.digest)
+            judged = (await self.tracker.ask(report, LiarJudged, content)).message
+        except (SwarmError, OSError) as error:
+            conviction.donor.trouble += f"; the tracker could not be told: {error}"
+        else:
+            conviction.donor.trouble += f"; the tracker: {judged.reason}"
 
     def snapshot(self) -> Snapshot:
         """The session as it is now. Never waits; may be called from any thread."""
@@ -257,7 +301,8 @@ async def join(target: Target, home: Home, offline: bool = False) -> AsyncIterat
         async with plain_errors() as nursery:
             links = Links(nursery, identity, target.token)
             tracker = TrackerClient(links, target.address, target.tracker or known)
-            session = Session(target, tracker, links, home, store, nursery)
+            doors = Doors(nursery, identity, tracker, target.token)
+            session = Session(target, tracker, links, doors, home, store, nursery)
             if offline:
                 await session.stay_offline()
             else:

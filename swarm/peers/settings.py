@@ -52,6 +52,11 @@ class Home:
         """The last manifest signed for each model served from here."""
         return self.data / "served"
 
+    @property
+    def proofs(self) -> Path:
+        """Proofs of wrong answers that were found from here."""
+        return self.data / "proofs"
+
     def tracker_store(self, port: int) -> Path:
         """What a tracker run from here at a port must not forget."""
         return self.data / "trackers" / f"{port}.sqlite"

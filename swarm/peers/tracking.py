@@ -17,7 +17,10 @@ from swarm.wire.messages import Message
 from swarm.wire.messages.tracker import (
     ChunkHolders,
     Contact,
+    ExpertHolder,
+    ExpertHolders,
     FindChunks,
+    FindExperts,
     GetManifest,
     ListModels,
     ManifestPiece,
@@ -70,6 +73,15 @@ class Holder:
     chunks: IndexSet
 
 
+@dataclass(frozen=True, slots=True)
+class ExpertsHeld:
+    """A peer that runs some experts, as the tracker told."""
+
+    holder: ExpertHolder
+    ready: IndexSet
+    resident: IndexSet
+
+
 class TrackerClient:
     """Asks one tracker; connects when needed and again when the connection was lost."""
 
@@ -119,6 +131,21 @@ class TrackerClient:
         return tuple(
             Holder(holder.contact, IndexSet.decode(part, chunk_count))
             for holder, part in zip(answer.holders, parts, strict=True)
+        )
+
+    async def executors(
+        self, root: bytes, profile: bytes, wanted: IndexSet | None, expert_count: int
+    ) -> tuple[ExpertsHeld, ...]:
+        """Who runs the wanted experts of a model in a numeric profile (None: all of them)."""
+        payload = b"" if wanted is None else wanted.encode()
+        reply = await self.ask(FindExperts(root, profile), ExpertHolders, payload)
+        holders = reply.message.holders
+        lengths = [length for one in holders for length in (one.ready_bytes, one.resident_bytes)]
+        parts = split_parts(bytes(reply.payload), lengths, ExpertHolders.kind)
+        sets = [IndexSet.decode(part, expert_count) for part in parts]
+        return tuple(
+            ExpertsHeld(one, ready, resident)
+            for one, ready, resident in zip(holders, sets[0::2], sets[1::2], strict=True)
         )
 
     def address_of(self, contact: Contact) -> Address | None:

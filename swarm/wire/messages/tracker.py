@@ -21,7 +21,8 @@ MAX_SET_BYTES = (1 << 18) + 1
 """The longest encoded set: two million chunks in any pattern."""
 MAX_HOLDERS = 64
 MAX_HOLDERS_BYTES = 1 << 20
-MAX_PROOF_BYTES = 1 << 20
+MAX_PROOF_BYTES = 6 << 20
+"""Holds the longest expert call with its reply, see `swarm.wire.messages.experts`."""
 MAX_MODELS_LISTED = 32
 RELAY_PIECE_BYTES = 1 << 15
 RELAY_WINDOW_BYTES = 1 << 18

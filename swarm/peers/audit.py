@@ -1,0 +1,165 @@
+"""Audits: a random share of answers is checked against another donor's, or recomputed here.
+
+Whether a call is audited is drawn after its answer came, from the system's cryptographic randomness, so no
+donor can know. Where two answers differ, the experts' signed bytes decide: the call is recomputed here, and
+whoever gave another answer is named, banned, and reported to the tracker with the proof. A part of the
+audits is recomputed here even when a second donor agrees, for donors may collude.
+
+Recomputing needs the experts' bytes. Where they are in memory, the answer waits for the check. Else the
+check is made in the background, and never skipped: when too many wait, answers wait with them.
+"""
+
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import trio
+
+from engine.errors import EngineError
+from engine.kernels import ExpertRows
+from swarm.peers.calls import Form, Work, decode_outputs, encode_outputs
+from swarm.peers.pool import Answer, Pool, Remote
+from swarm.peers.proof import Proof
+from swarm.wire.keys import BadSignature
+
+LOCAL_SHARE = 0.125
+"""Of the audits, those recomputed here although another donor could be asked."""
+BACKLOG = 256
+CHECKS_AT_ONCE = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Conviction:
+    """A donor that gave a wrong answer."""
+
+    donor: Remote
+    layer: int
+    reason: str
+    proof: Proof | None
+    """None when it did not even sign its answer, so that nobody else can be convinced."""
+    used: bool
+    """Whether its answer had been used before it was found wrong."""
+
+
+@dataclass(slots=True)
+class Audits:
+    """What was checked."""
+
+    drawn: int = 0
+    agreed: int = 0
+    recomputed: int = 0
+    unchecked: int = 0
+    """Checks that could not be made because the bytes could not be had."""
+    convictions: list[Conviction] = field(default_factory=list)
+
+
+class Recomputer:
+    """Runs work here, from bytes the operator signed; `ready` tells whether that needs no reading."""
+
+    def __init__(
+        self, run: Callable[[Work], ExpertRows], ready: Callable[[Work], bool], form: Callable[[int], Form]
+    ) -> None:
+        self._run = run
+        self.ready = ready
+        self.form = form
+
+    async def __call__(self, work: Work) -> ExpertRows:
+        """The right outputs. Raises EngineError when the bytes cannot be had."""
+        return await trio.to_thread.run_sync(self._run, work)
+
+
+class Auditor:
+    """Draws, checks, convicts. `report` is told of each conviction."""
+
+    def __init__(
+        self,
+        share: float,
+        pool: Pool,
+        recompute: Recomputer,
+        report: Callable[[Conviction], None],
+        luck: random.Random | None = None,
+    ) -> None:
+        self.share = share
+        self.audits = Audits()
+        self._pool = pool
+        self._recompute = recompute
+        self._report = report
+        self._luck = luck or random.SystemRandom()
+        self._waiting = trio.Semaphore(BACKLOG)
+        self._checking = trio.Semaphore(CHECKS_AT_ONCE)
+
+    def draws(self) -> bool:
+        """Whether an answer is audited."""
+        return self.share > 0 and self._luck.random() < self.share
+
+    async def check(self, answer: Answer, ask: Callable[[Remote], Awaitable[Answer | None]]) -> ExpertRows:
+        """The outputs to use for an answer that was drawn; `ask` puts the same call to another donor."""
+        self.audits.drawn += 1
+        others = [] if self._luck.random() < LOCAL_SHARE else self._others(answer)
+        other = await ask(self._luck.choice(others)) if others else None
+        if other is not None and other.reply == answer.reply:
+            self.audits.agreed += 1
+            return answer.outputs
+        if other is not None or self._recompute.ready(answer.work):
+            return await self._settle([answer] if other is None else [answer, other], used=False)
+        await self._later(answer)
+        return answer.outputs
+
+    async def compare(self, answer: Answer, used: ExpertRows) -> None:
+        """Checks an answer that was not used (it lost a race) against the one that was."""
+        self.audits.drawn += 1
+        if answer.reply == encode_outputs(used):
+            self.audits.agreed += 1
+        else:
+            await self._settle([answer], used=False)
+
+    def _others(self, answer: Answer) -> list[Remote]:
+        experts = set(answer.work.expert.tolist())
+        usable = self._pool.usable(without=(answer.remote,))
+        return [remote for remote in usable if remote.holds_all(answer.work.layer, experts)]
+
+    async def _later(self, answer: Answer) -> None:
+        await self._waiting.acquire()
+
+        async def check() -> None:
+            try:
+                async with self._checking:
+                    await self._settle([answer], used=True)
+            finally:
+                self._waiting.release()
+
+        self._pool.nursery.start_soon(check)
+
+    async def _settle(self, answers: list[Answer], *, used: bool) -> ExpertRows:
+        """Recomputes a call, convicts whoever answered otherwise, and gives the right outputs."""
+        first = answers[0]
+        try:
+            truth = await self._recompute(first.work)
+        except EngineError:
+            self.audits.unchecked += 1
+            if len(answers) == 1:
+                return first.outputs
+            raise  # two donors contradict each other, and neither can be believed
+        self.audits.recomputed += 1
+        right = encode_outputs(truth)
+        for answer in answers:
+            if answer.reply != right:
+                self._convict(answer, used)
+        form = self._recompute.form(first.work.layer)
+        return decode_outputs(form, len(first.work), right, "this machine")
+
+    def _convict(self, answer: Answer, used: bool) -> None:
+        remote, layer = answer.remote, answer.work.layer
+        proof: Proof | None = Proof(
+            remote.key, self._pool.profile, answer.message, answer.request, answer.reply, answer.receipt
+        )
+        reason = f"it gave a wrong answer for layer {layer}"
+        try:
+            assert proof is not None
+            proof.check_signature()
+        except BadSignature:
+            proof, reason = None, f"{reason}, without a signature that holds"
+        self._pool.ban(remote, reason)
+        conviction = Conviction(remote, layer, reason, proof, used)
+        self.audits.convictions.append(conviction)
+        self._report(conviction)

@@ -1,0 +1,392 @@
+"""The donors of one model and numeric profile, as a chatter sees them: who they are, what they hold, how quick
+they are, and whom not to ask.
+
+The tracker is asked now and then, and at once when donors are lacking. Connections are opened ahead, so that
+no token waits for a handshake. A donor that missed a deadline is left out until it answers a ping; one that
+was caught lying is never asked again.
+"""
+
+import itertools
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import trio
+
+from engine.arrays import Array
+from engine.kernels import ExpertRows
+from swarm.errors import SwarmError
+from swarm.peers.calls import Form, MalformedOutputs, Work, decode_outputs, encode_call
+from swarm.peers.choice import Candidate
+from swarm.peers.doors import Doors
+from swarm.peers.pace import Pace
+from swarm.peers.tracking import ExpertsHeld, TrackerClient
+from swarm.trust.profile import NumericProfile
+from swarm.wire import rpc
+from swarm.wire.holdings import ExpertLayout, IndexSet
+from swarm.wire.keys import PeerKey
+from swarm.wire.messages.experts import ExpertOutputs, ExpertsOpen, OpenExperts, RunExperts
+from swarm.wire.messages.tracker import Contact
+
+REFRESH_S = 10.0
+OPEN_S = 5.0
+FIRST_PROBE_S = 0.5
+LONGEST_PROBE_S = 30.0
+PING_S = 2.0
+UNKNOWN_S = 10.0
+"""The deadline of a donor's first call."""
+AGAIN_S = 1.0
+"""The tracker is not asked more often than this."""
+FIRST_REST_S = 0.2
+LONGEST_REST_S = 30.0
+LEAST_DEADLINE_S = 2.0
+MOST_DEADLINE_S = 60.0
+PATIENCE = 8.0
+"""A call's deadline in multiples of what it should take."""
+COLD_S = 0.005
+"""What an expert costs at first that a donor must read from its disk."""
+DIRECT_AGAIN_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """A donor's answer to a call, with all that proves it."""
+
+    remote: "Remote"
+    work: Work
+    """The pairs of this call only; their rows are those of the whole layer."""
+    message: RunExperts
+    request: bytes
+    outputs: ExpertRows
+    reply: bytes
+    receipt: bytes
+    took_s: float
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one donor did."""
+
+    calls: int = 0
+    pairs: int = 0
+    failures: int = 0
+    hedges_won: int = 0
+    busy: int = 0
+
+
+@dataclass(eq=False)
+class Remote:
+    """A donor. `peer` is None while there is no connection."""
+
+    contact: Contact
+    layout: ExpertLayout
+    ready: IndexSet = field(default_factory=IndexSet)
+    resident: IndexSet = field(default_factory=IndexSet)
+    last_resort: bool = False
+    queue: int = 0
+    peer: rpc.Peer | None = None
+    relayed: bool = False
+    bank: int = 0
+    pace: Pace = field(default_factory=Pace)
+    in_flight: int = 0
+    suspended: bool = False
+    banned: str = ""
+    busy_until: float = 0.0
+    rest_until: float = 0.0
+    trouble: str = ""
+    failures: int = 0
+    """In a row."""
+    tally: Tally = field(default_factory=Tally)
+    bytes_before: tuple[int, int] = (0, 0)
+    """Sent and received on connections that ended."""
+    _masks: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def key(self) -> PeerKey:
+        """Its identity."""
+        return self.contact.key
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"donor {self.key.hex()[:8]}"
+
+    @property
+    def usable(self) -> bool:
+        """Whether it may be asked now."""
+        peer = self.peer
+        return peer is not None and peer.is_open and not self.suspended and not self.banned
+
+    def told(self, held: ExpertsHeld) -> None:
+        """Takes in what the tracker says of it."""
+        self.contact, self.last_resort = held.holder.contact, held.holder.last_resort
+        self.queue = held.holder.queue
+        if (self.ready, self.resident) != (held.ready, held.resident):
+            self.ready, self.resident = held.ready, held.resident
+            self._masks.clear()
+
+    def lacks(self, layer: int, experts: Collection[int]) -> None:
+        """It does not answer for these experts any more."""
+        self.ready = self.ready - IndexSet.of(self.layout.index(layer, expert) for expert in experts)
+        self.resident = self.resident & self.ready
+        self._masks.clear()
+
+    def gone(self) -> None:
+        """The tracker does not name it any more."""
+        self.ready = self.resident = IndexSet()
+        self._masks.clear()
+
+    def masks(self, layer: int) -> tuple[int, int]:
+        """The layer's experts that it is ready for, and those in its memory, as bits."""
+        found = self._masks.get(layer)
+        if found is None:
+            numbers = self.layout.layer(layer)
+            keep = (1 << len(numbers)) - 1
+            found = self.ready.bits >> numbers.start & keep, self.resident.bits >> numbers.start & keep
+            self._masks[layer] = found
+        return found
+
+    def candidate(self, layer: int) -> Candidate:
+        """What `choose` has to know of it."""
+        ready, resident = self.masks(layer)
+        waiting_s = self.in_flight * self.pace.expected_s(1)
+        return Candidate(
+            ready, resident, self.pace.call_s + waiting_s, self.pace.pair_s, COLD_S, self.last_resort
+        )
+
+    def holds_all(self, layer: int, experts: Collection[int]) -> bool:
+        """Whether it is ready for all of these."""
+        ready = self.masks(layer)[0]
+        return all(ready >> expert & 1 for expert in experts)
+
+    def deadline_s(self, pairs: int) -> float:
+        """How long a call may take."""
+        if not self.pace.measured:
+            return UNKNOWN_S
+        return min(max(PATIENCE * self.pace.expected_s(pairs), LEAST_DEADLINE_S), MOST_DEADLINE_S)
+
+    def transferred(self) -> tuple[int, int]:
+        """Bytes sent to it and received from it."""
+        sent, received = self.bytes_before
+        if self.peer is not None:
+            sent, received = sent + self.peer.sent_bytes, received + self.peer.received_bytes
+        return sent, received
+
+    async def ask(self, form: Form, work: Work, pairs: Array) -> Answer:
+        """Asks for the outputs of some pairs. Raises SwarmError; the caller owns the deadline."""
+        peer = self.peer
+        if peer is None:
+            raise rpc.ConnectionLost(peer=self.name, reason="it is not connected")
+        message, request = encode_call(form, self.bank, work, pairs)
+        started = trio.current_time()
+        self.in_flight += 1
+        try:
+            reply = await peer.request(message, request)
+        finally:
+            self.in_flight -= 1
+        took_s = trio.current_time() - started
+        if not isinstance(reply.message, ExpertOutputs):
+            raise MalformedOutputs(peer=self.name, reason="something else than outputs")
+        payload = bytes(reply.payload)
+        outputs = decode_outputs(form, len(pairs), payload, self.name)
+        self.pace.observe(len(pairs), took_s)
+        self.failures = 0
+        self.tally.calls += 1
+        self.tally.pairs += len(pairs)
+        part = Work(work.layer, work.expert[pairs], work.row[pairs], work.rows)
+        return Answer(self, part, message, request, outputs, payload, reply.message.receipt, took_s)
+
+
+class Pool:
+    """See the module. Lives in trio; `run` keeps it up to date."""
+
+    def __init__(
+        self,
+        tracker: TrackerClient,
+        doors: Doors,
+        profile: NumericProfile,
+        layout: ExpertLayout,
+        nursery: trio.Nursery,
+    ) -> None:
+        self.profile = profile
+        self.layout = layout
+        self.nursery = nursery
+        self.tracker = tracker
+        self.remotes: dict[PeerKey, Remote] = {}
+        self.problem = ""
+        """Why the tracker could not be asked last."""
+        self.turn = itertools.count()
+        self._doors = doors
+        self._asked_at = -REFRESH_S
+        self._asking = trio.Lock()
+        self._wanted = trio.Event()
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Asks the tracker and keeps connections open, until cancelled. Started after the first time."""
+        await self.refresh()
+        task_status.started()
+        while True:
+            with trio.move_on_after(REFRESH_S):
+                await self._wanted.wait()
+            self._wanted = trio.Event()
+            await trio.sleep(max(0.0, self._asked_at + AGAIN_S - trio.current_time()))
+            await self.refresh()
+
+    def want(self) -> None:
+        """Donors are lacking: asks the tracker soon."""
+        self._wanted.set()
+
+    async def ask_again(self) -> bool:
+        """Asks the tracker unless it was asked a moment ago; whether it was asked."""
+        if trio.current_time() - self._asked_at < AGAIN_S:
+            return False
+        await self.refresh()
+        return True
+
+    async def refresh(self) -> None:
+        """Asks the tracker who runs experts, and connects to all that are not connected. Does not raise."""
+        before = self._asked_at
+        async with self._asking:
+            if self._asked_at > before:  # somebody else just asked
+                return
+            try:
+                told = await self.tracker.executors(
+                    self.profile.root, self.profile.digest, None, self.layout.total
+                )
+                self.problem = ""
+            except SwarmError as error:
+                self.problem = str(error)
+                told = None
+            if told is not None:
+                self._take_in(told)
+            with trio.move_on_after(OPEN_S):
+                async with trio.open_nursery() as nursery:
+                    for remote in self.remotes.values():
+                        if remote.ready and not remote.banned:
+                            nursery.start_soon(self._connect, remote)
+            self._asked_at = trio.current_time()
+
+    def _take_in(self, told: Collection[ExpertsHeld]) -> None:
+        named = {one.holder.contact.key for one in told}
+        for key, remote in self.remotes.items():
+            if key not in named:
+                remote.gone()
+        for one in told:
+            contact = one.holder.contact
+            remote = self.remotes.setdefault(contact.key, Remote(contact, self.layout))
+            if not remote.pace.measured and one.holder.service_us:
+                remote.pace.call_s = one.holder.service_us / 1e6
+            remote.told(one)
+
+    async def _connect(self, remote: Remote) -> None:
+        peer = remote.peer
+        if peer is not None and peer.is_open:
+            if remote.relayed:
+                await self._straighten(remote)
+            return
+        if peer is not None:
+            remote.bytes_before, remote.peer = remote.transferred(), None
+        try:
+            peer, remote.relayed = await self._doors.open(remote.contact)
+            await self._agree(remote, peer)
+        except SwarmError as error:
+            remote.trouble = str(error)
+            return
+        remote.trouble = ""
+
+    async def _agree(self, remote: Remote, peer: rpc.Peer) -> None:
+        """Settles the numeric profile: nothing is sent to a donor that computes otherwise."""
+        wanted = OpenExperts(self.profile.numerics, self.profile.root, self.profile.weights)
+        reply = await peer.request(wanted)
+        if not isinstance(reply.message, ExpertsOpen):
+            raise MalformedOutputs(peer=remote.name, reason="something else than the number of a bank")
+        remote.bank, remote.peer = reply.message.bank, peer
+
+    async def _straighten(self, remote: Remote) -> None:
+        """Takes the direct way to a relayed donor where there is one now."""
+        direct = await self._doors.direct(remote.contact)
+        old = remote.peer
+        if direct is None or old is None:
+            return
+        before = remote.transferred()
+        try:
+            await self._agree(remote, direct)
+        except SwarmError:
+            return
+        remote.relayed, remote.bytes_before = False, before
+        self.nursery.start_soon(old.aclose, "the direct way works")
+
+    def usable(self, without: Collection[Remote] = ()) -> list[Remote]:
+        """Those that may be asked now."""
+        now = trio.current_time()
+        return [
+            remote
+            for remote in self.remotes.values()
+            if remote.usable
+            and remote.ready
+            and remote not in without
+            and max(remote.busy_until, remote.rest_until) <= now
+        ]
+
+    def usable_now(self) -> bool:
+        """Whether there is anybody to ask; from any thread."""
+        return any(remote.usable and remote.ready for remote in list(self.remotes.values()))
+
+    def busy_until(self, layer: int, experts: Collection[int]) -> float | None:
+        """When somebody who holds these experts and was busy may be asked again; None if nobody was."""
+        times = [
+            remote.busy_until
+            for remote in self.remotes.values()
+            if remote.usable and remote.busy_until > trio.current_time() and remote.holds_all(layer, experts)
+        ]
+        return min(times, default=None)
+
+    # What became of calls.
+
+    def failed(self, remote: Remote, error: SwarmError) -> None:
+        """A call failed at once: the donor rests, longer each time."""
+        remote.tally.failures += 1
+        remote.trouble = str(error)
+        rest_s = min(FIRST_REST_S * 2**remote.failures, LONGEST_REST_S)
+        remote.failures += 1
+        remote.rest_until = trio.current_time() + rest_s
+        self.want()
+
+    def was_busy(self, remote: Remote, retry_after_s: float) -> None:
+        """A donor turned a call away, with a hint when to come again."""
+        remote.tally.busy += 1
+        remote.busy_until = trio.current_time() + retry_after_s
+
+    def lacks(self, remote: Remote, layer: int, experts: Collection[int]) -> None:
+        """A donor does not answer for experts that it was asked for."""
+        remote.tally.failures += 1
+        remote.lacks(layer, experts)
+        self.want()
+
+    def froze(self, remote: Remote) -> None:
+        """A call missed its deadline: the donor is left out until it proves itself."""
+        remote.tally.failures += 1
+        remote.trouble = "it did not answer in time"
+        if not remote.suspended:
+            remote.suspended = True
+            self.nursery.start_soon(self._probe, remote)
+        self.want()
+
+    def ban(self, remote: Remote, reason: str) -> None:
+        """A donor lied: it is never asked again."""
+        remote.banned = remote.trouble = reason
+
+    async def _probe(self, remote: Remote) -> None:
+        pause_s = FIRST_PROBE_S
+        while remote.suspended and not remote.banned:
+            await trio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PROBE_S)
+            peer = remote.peer
+            if peer is None or not peer.is_open:
+                remote.suspended = False  # connecting anew proves it as well
+                return
+            with trio.move_on_after(PING_S):
+                try:
+                    await peer.ping()
+                except SwarmError:
+                    continue
+                remote.suspended = False

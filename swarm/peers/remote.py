@@ -1,0 +1,202 @@
+"""Experts on peers, as the engine asks for them: the bridge between its compute thread and trio.
+
+`RemoteExperts` is called in the compute thread. It rounds the rows as local experts would, hands the layer's
+pairs to a `Round` in the trio thread, runs meanwhile what is to run here, and sums in the router's order when
+the last output is there. Nothing else crosses the threads.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import numpy as np
+import trio
+
+from engine.arrays import F32, I32, aligned
+from engine.errors import EngineError
+from engine.expert_bank import ExpertBank
+from engine.kernels import ExpertRows, Rows, combine, quantize_rows
+from swarm.peers.audit import Auditor, Conviction, Recomputer
+from swarm.peers.calls import Form, Work
+from swarm.peers.network import NetworkClosed
+from swarm.peers.pool import Pool
+from swarm.peers.rounds import Round, Tale
+
+
+class ReplyFalsified(EngineError):
+    """Part of a reply was computed with answers that were found wrong afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How donors are asked."""
+
+    hedge_s: float | None = None
+    """When a call is late; None: adaptive; inf: never."""
+    audit: float = 0.05
+    """Share of answers that are checked."""
+
+    @classmethod
+    def parse(cls, hedge: str, audit: float) -> "Rules":
+        """From what a user types: auto, off, or milliseconds. ValueError."""
+        if hedge == "auto":
+            return cls(None, audit)
+        if hedge == "off":
+            return cls(math.inf, audit)
+        after_ms = float(hedge)
+        if not 0 <= after_ms < 1e6:
+            raise ValueError(f"{hedge} ms is no time to hedge after")
+        return cls(after_ms / 1000, audit)
+
+
+@dataclass(slots=True)
+class RemoteStats:
+    """What a reply, or a whole session, took."""
+
+    rounds: int = 0
+    calls: int = 0
+    """(expert, row) pairs, wherever they ran."""
+    remote_calls: int = 0
+    requests: int = 0
+    hedges: int = 0
+    hedges_won: int = 0
+    failovers: int = 0
+    wait_s: float = 0.0
+    """Time in which the compute thread had nothing to do but wait for the slowest donor."""
+    by_donor: dict[str, int] = field(default_factory=dict)
+    """Pairs by donor, of the answers that were used."""
+
+    def add(self, pairs: int, tale: Tale, wait_s: float) -> None:
+        """Takes in a round."""
+        self.rounds += 1
+        self.calls += pairs
+        self.hedges += tale.hedges
+        self.hedges_won += tale.hedges_won
+        self.failovers += tale.failovers
+        self.wait_s += wait_s
+        self.requests += len(tale.hops)
+        for hop in tale.hops:
+            if hop.outcome == "used":
+                self.remote_calls += hop.pairs
+                self.by_donor[hop.donor] = self.by_donor.get(hop.donor, 0) + hop.pairs
+
+
+Tell = Callable[[int, int, int, float, Tale], None]
+"""Told of each round: layer, rows, pairs that ran here by choice, milliseconds, what happened."""
+
+
+class RemoteExperts:
+    """See `engine.experts.Experts`; made in the trio thread, called in the compute thread."""
+
+    def __init__(
+        self, pool: Pool, bank: ExpertBank, rules: Rules, report: Callable[[Conviction], None]
+    ) -> None:
+        self.pool = pool
+        self.bank = bank
+        self.stats = RemoteStats()
+        self.tell: Tell | None = None
+        self._token = trio.lowlevel.current_trio_token()
+        self._forms = {layer: Form.of(bank.shape(layer)) for layer in bank.layout.layers}
+        recompute = Recomputer(self._here, self._at_hand, self._forms.__getitem__)
+        self.auditor = Auditor(rules.audit, pool, recompute, report)
+        self._rules = rules
+        self._told_convictions = 0
+
+    @property
+    def rules(self) -> Rules:
+        """How donors are asked; replace it to change that from the next layer on."""
+        return self._rules
+
+    @rules.setter
+    def rules(self, rules: Rules) -> None:
+        self._rules, self.auditor.share = rules, rules.audit
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether guesses help: when experts run here and are not all in memory."""
+        return self.bank.streams and not self.pool.remotes
+
+    def transferred(self) -> tuple[int, int]:
+        """Bytes sent to donors and received from them on connections for experts, encryption and all."""
+        both = [remote.transferred() for remote in list(self.pool.remotes.values())]
+        return sum(sent for sent, _ in both), sum(received for _, received in both)
+
+    def prefetch(self, layer: int, ids: I32) -> None:
+        """See `engine.experts.Experts`."""
+        self.bank.prefetch(layer, ids.reshape(-1).tolist())
+
+    def __call__(self, layer: int, rows: F32, ids: I32, weights: F32) -> F32:
+        """See `engine.experts.Experts`. ReplyFalsified when an audit came too late for what was said."""
+        self._refuse_falsified()
+        started = time.perf_counter()
+        count, k = ids.shape
+        form = self._forms[layer]
+        packed: Rows | F32 = quantize_rows(rows) if form.integer else np.ascontiguousarray(rows)
+        expert = ids.reshape(-1).astype(np.int32, copy=False)
+        work = Work(layer, expert, np.repeat(np.arange(count, dtype=np.int32), k), packed)
+        if not self.pool.usable_now():
+            self._soon(self.pool.want)
+            outputs, tale, wait_s = self._here(work), Tale(local_pairs=len(work)), 0.0
+        else:
+            outputs, tale, wait_s = self._ask(form, work)
+        self.stats.add(len(work), tale, wait_s)
+        if self.tell is not None:
+            self.tell(layer, count, 0, 1000 * (time.perf_counter() - started), tale)
+        return combine(outputs, weights)
+
+    def _ask(self, form: Form, work: Work) -> tuple[ExpertRows, Tale, float]:
+        pairs = len(work)
+        kind = np.int16 if form.integer else np.float32
+        out = ExpertRows(
+            aligned((pairs, form.hidden), kind),
+            aligned((pairs, form.groups if form.integer else 0), np.float32),
+        )
+        answered: Future[None] = Future()
+        scope = trio.CancelScope()
+        round_ = Round(self.pool, self.auditor, form, work, out, self._here, self.rules.hedge_s)
+
+        async def run() -> None:
+            try:
+                with scope:
+                    await round_.run()
+                    answered.set_result(None)
+            except EngineError as error:
+                answered.set_exception(error)
+            finally:
+                if not answered.done():
+                    answered.set_exception(NetworkClosed())
+
+        started = time.perf_counter()
+        self._soon(lambda: self.pool.nursery.start_soon(run))
+        try:
+            answered.result()
+        except KeyboardInterrupt:
+            self._soon(scope.cancel)
+            raise
+        return out, round_.tale, time.perf_counter() - started
+
+    def _soon(self, action: Callable[[], object]) -> None:
+        try:
+            self._token.run_sync_soon(action)
+        except trio.RunFinishedError:
+            raise NetworkClosed() from None
+
+    def _here(self, work: Work) -> ExpertRows:
+        """Runs work in this process."""
+        return self.bank.run(work.layer, work.rows, work.expert, work.row)
+
+    def _at_hand(self, work: Work) -> bool:
+        """Whether all experts of a piece of work are in this process's memory."""
+        return all(self.bank.has(work.layer, expert) for expert in set(work.expert.tolist()))
+
+    def _refuse_falsified(self) -> None:
+        convictions = self.auditor.audits.convictions
+        fresh, self._told_convictions = convictions[self._told_convictions :], len(convictions)
+        for conviction in fresh:
+            if conviction.used:
+                raise ReplyFalsified(
+                    f"{conviction.donor.name} was found to give wrong answers, and some of them are in this "
+                    "reply; it is banned now. Ask again"
+                )

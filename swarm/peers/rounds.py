@@ -1,0 +1,309 @@
+"""One layer's round: every donor that is needed is asked at once, late ones are hedged, failed ones replaced.
+
+The pairs of the layer are divided into shares, each asked of one donor at a time, or two while hedging.
+
+1. `choose` places the experts on donors; all requests leave before any reply is read.
+2. A share whose donor is late is also asked of another that holds all of it; the first answer counts.
+3. A share whose donor failed, froze or was busy is divided again among those not tried yet. When there are
+   none, the tracker is asked, once a round; then whoever was busy is waited for; then it runs here.
+
+Every wait has a deadline, so a round ends; and whoever answers, the outputs are the same bits.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal, TypeAlias
+
+import numpy as np
+import trio
+
+from engine.arrays import Array
+from engine.errors import EngineError
+from engine.kernels import ExpertRows
+from swarm.errors import SwarmError
+from swarm.peers.audit import Auditor
+from swarm.peers.calls import Form, Work, pieces
+from swarm.peers.choice import choose
+from swarm.peers.pool import Answer, Pool, Remote
+from swarm.wire.rpc import Busy, RemoteError
+
+LEAST_HEDGE_S = 0.001
+MOST_WAITS = 8
+"""How often one share waits for donors that are busy before it runs here."""
+MOST_WAIT_S = 0.5
+FIRST_BUSY_S = 0.05
+ASK_TRACKER_S = 3.0
+
+Cause: TypeAlias = Literal["first", "hedge", "failover", "audit"]
+Outcome: TypeAlias = Literal["used", "lost", "failed", "late", "busy", "checked"]
+
+
+@dataclass(slots=True)
+class Hop:
+    """One call of a round, for statistics and traces."""
+
+    donor: str
+    pairs: int
+    cause: Cause
+    outcome: Outcome = "lost"
+    ms: float = 0.0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Tale:
+    """What happened in a round."""
+
+    hops: list[Hop] = field(default_factory=list)
+    local_pairs: int = 0
+    """Pairs that ran here because nobody else could."""
+    hedges: int = 0
+    hedges_won: int = 0
+    failovers: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class _Share:
+    """Pairs that are asked of one donor, or of two while hedging."""
+
+    pairs: Array
+    experts: frozenset[int]
+    tried: set[Remote]
+    waits: int
+    late_at: float = math.inf
+    running: dict[Remote, trio.CancelScope] = field(default_factory=dict)
+    outputs: ExpertRows | None = None
+    done: bool = False
+    compared: bool = False
+    """Whether an answer that comes too late is checked all the same."""
+
+
+class Round:
+    """Gets the outputs of some pairs from donors into arrays of the caller's."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        auditor: Auditor,
+        form: Form,
+        work: Work,
+        out: ExpertRows,
+        here: Callable[[Work], ExpertRows],
+        hedge_s: float | None,
+    ) -> None:
+        """`out` takes the outputs of all pairs; `here` runs pairs in this process, and blocks.
+
+        hedge_s: when a call is late; None: when its donor usually has answered; inf: never.
+        """
+        self._pool = pool
+        self._auditor = auditor
+        self._form = form
+        self._work = work
+        self._out = out
+        self._here = here
+        self._hedge_s = hedge_s
+        self._missing = 0
+        self._shares: list[_Share] = []
+        self._changed = trio.Event()
+        self._error: EngineError | None = None
+        self.tale = Tale()
+
+    async def run(self) -> None:
+        """Returns when all outputs are there. Raises EngineError when they can be had from nowhere."""
+        try:
+            self._place(np.arange(len(self._work)), set(), "first", 0)
+            while self._missing and self._error is None:
+                late_at = min((share.late_at for share in self._shares if not share.done), default=math.inf)
+                with trio.CancelScope(deadline=late_at):
+                    await self._changed.wait()
+                self._changed = trio.Event()
+                self._hedge()
+        finally:
+            for share in self._shares:
+                for scope in share.running.values() if not share.compared else ():
+                    scope.cancel()
+        if self._error is not None:
+            raise self._error
+
+    # ---------------------------------------------------------------- placing
+
+    def _place(self, pairs: Array, tried: set[Remote], cause: Cause, waits: int) -> None:
+        """Divides pairs among donors that were not tried, and asks; what nobody holds is pursued further."""
+        layer, expert = self._work.layer, self._work.expert[pairs]
+        remotes = self._pool.usable(without=tried)
+        candidates = [remote.candidate(layer) for remote in remotes]
+        wanted = sorted(Counter(expert.tolist()).items())
+        placed, nobody = choose(wanted, candidates, next(self._pool.turn))
+        for place, experts in placed.items():
+            mine = pairs if len(experts) == len(wanted) else pairs[np.isin(expert, experts)]
+            for piece in pieces(self._form, self._part(mine)):
+                self._start(self._share(mine[piece], tried, waits), remotes[place], cause)
+        if nobody:
+            share = self._share(pairs[np.isin(expert, nobody)], tried, waits)
+            self._pool.nursery.start_soon(self._pursue, share)
+
+    def _share(self, pairs: Array, tried: set[Remote], waits: int) -> _Share:
+        share = _Share(pairs, frozenset(self._work.expert[pairs].tolist()), set(tried), waits)
+        self._shares.append(share)
+        self._missing += 1
+        return share
+
+    def _part(self, pairs: Array) -> Work:
+        return Work(self._work.layer, self._work.expert[pairs], self._work.row[pairs], self._work.rows)
+
+    def _start(self, share: _Share, remote: Remote, cause: Cause) -> None:
+        now = trio.current_time()
+        scope = share.running[remote] = trio.CancelScope(deadline=now + remote.deadline_s(len(share.pairs)))
+        share.tried.add(remote)
+        share.late_at = math.inf if cause == "hedge" else now + self._late_s(remote, len(share.pairs))
+        self._pool.nursery.start_soon(self._attempt, share, remote, scope, cause)
+        self._changed.set()
+
+    def _late_s(self, remote: Remote, pairs: int) -> float:
+        if self._hedge_s is not None:
+            return self._hedge_s
+        return max(remote.pace.late_s(pairs), LEAST_HEDGE_S) if remote.pace.measured else math.inf
+
+    def _hedge(self) -> None:
+        """Asks another donor for every share that is late."""
+        now = trio.current_time()
+        for share in [share for share in self._shares if not share.done and share.late_at <= now]:
+            share.late_at = math.inf
+            others = [
+                remote
+                for remote in self._pool.usable(without=share.tried)
+                if remote.holds_all(self._work.layer, share.experts)
+            ]
+            if others:
+                self.tale.hedges += 1
+                pairs = len(share.pairs)
+                self._start(
+                    share, min(others, key=lambda one: (one.last_resort, one.pace.expected_s(pairs))), "hedge"
+                )
+
+    # ---------------------------------------------------------------- asking
+
+    async def _attempt(self, share: _Share, remote: Remote, scope: trio.CancelScope, cause: Cause) -> None:
+        hop = Hop(remote.name, len(share.pairs), cause)
+        self.tale.hops.append(hop)
+        started = trio.current_time()
+        answer: Answer | None = None
+        try:
+            with scope:
+                answer = await remote.ask(self._form, self._work, share.pairs)
+                hop.sent_bytes, hop.received_bytes = len(answer.request), len(answer.reply)
+        except SwarmError as error:
+            self._note(share, remote, error, hop)
+        hop.ms = 1000 * (trio.current_time() - started)
+        try:
+            if answer is not None:
+                await self._take(share, remote, answer, hop)
+        except EngineError as error:
+            self._error = error
+            self._changed.set()
+        finally:
+            share.running.pop(remote, None)
+        if answer is None and scope.cancelled_caught and trio.current_time() >= scope.deadline:
+            hop.outcome = "late"
+            self._pool.froze(remote)
+        if answer is None and not share.done and not share.running:
+            self.tale.failovers += 1
+            self._again(share, "failover")
+
+    async def _take(self, share: _Share, remote: Remote, answer: Answer, hop: Hop) -> None:
+        """Uses an answer unless another came first; before that it may be audited."""
+        outputs = answer.outputs
+        if not share.done and self._auditor.draws():
+            hop.outcome = "checked"
+            outputs = await self._auditor.check(answer, partial(self._second, answer))
+        if share.done:
+            if share.compared and share.outputs is not None:
+                await self._auditor.compare(answer, share.outputs)
+            return
+        share.done, share.outputs = True, outputs
+        hop.outcome = "used"
+        if hop.cause == "hedge":
+            self.tale.hedges_won += 1
+            remote.tally.hedges_won += 1
+        self._out.values[share.pairs] = outputs.values
+        if self._form.integer:
+            self._out.scale[share.pairs] = outputs.scale
+        share.running.pop(remote, None)
+        share.compared = bool(share.running) and self._auditor.draws()
+        for scope in share.running.values() if not share.compared else ():
+            scope.cancel()
+        self._missing -= 1
+        self._changed.set()
+
+    async def _second(self, answer: Answer, remote: Remote) -> Answer | None:
+        """The same call at another donor; None when that one does not answer it either."""
+        hop = Hop(remote.name, len(answer.work), "audit")
+        self.tale.hops.append(hop)
+        started = trio.current_time()
+        found: Answer | None = None
+        with trio.move_on_after(remote.deadline_s(len(answer.work))) as scope:
+            try:
+                found = await remote.ask(self._form, answer.work, np.arange(len(answer.work)))
+            except SwarmError as error:
+                self._note(None, remote, error, hop)
+        if scope.cancelled_caught:
+            self._pool.froze(remote)
+        hop.ms, hop.outcome = 1000 * (trio.current_time() - started), "checked" if found else "failed"
+        return found
+
+    def _note(self, share: _Share | None, remote: Remote, error: SwarmError, hop: Hop) -> None:
+        """What an error means for the donor: busy, without these experts, or failing."""
+        hop.outcome = "failed"
+        code = error.remote_code if isinstance(error, RemoteError) else ""
+        if isinstance(error, RemoteError) and code == Busy.code:
+            hop.outcome = "busy"
+            self._pool.was_busy(remote, FIRST_BUSY_S if error.retry_after_s is None else error.retry_after_s)
+            if share is not None:
+                share.tried.discard(remote)
+        elif code == "unassigned-expert" and share is not None:
+            self._pool.lacks(remote, self._work.layer, share.experts)
+        else:
+            self._pool.failed(remote, error)
+
+    # ---------------------------------------------------------------- when donors fail
+
+    def _again(self, share: _Share, cause: Cause, waited: int = 0) -> None:
+        """Divides a share anew."""
+        self._missing -= 1
+        share.done = True
+        self._place(share.pairs, share.tried, cause, share.waits + waited)
+        self._changed.set()
+
+    async def _pursue(self, share: _Share) -> None:
+        """For experts that no donor can be asked for: the tracker, those who were busy, this machine."""
+        layer = self._work.layer
+        with trio.move_on_after(ASK_TRACKER_S):
+            asked = await self._pool.ask_again()
+            if asked and self._somebody(share):
+                self._again(share, "failover")
+                return
+        until = self._pool.busy_until(layer, share.experts)
+        if until is not None and share.waits < MOST_WAITS:
+            await trio.sleep(min(until - trio.current_time(), MOST_WAIT_S))
+            self._again(share, "failover", waited=1)
+            return
+        try:
+            outputs = await trio.to_thread.run_sync(self._here, self._part(share.pairs))
+        except EngineError as error:
+            self._error = error
+        else:
+            self.tale.local_pairs += len(share.pairs)
+            self._out.values[share.pairs] = outputs.values
+            if self._form.integer:
+                self._out.scale[share.pairs] = outputs.scale
+            share.done = True
+            self._missing -= 1
+        self._changed.set()
+
+    def _somebody(self, share: _Share) -> bool:
+        masks = [remote.masks(self._work.layer)[0] for remote in self._pool.usable(without=share.tried)]
+        return any(mask >> expert & 1 for mask in masks for expert in share.experts)
