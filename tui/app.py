@@ -44,7 +44,9 @@ class SwarmApp(App[None]):
         &:focus { border: none; background-tint: $background 0%; }
         & > .option-list--option-highlighted { text-style: none; }
     }
-    SwarmApp:nocolor OptionList > .option-list--option-highlighted { text-style: reverse; }
+    SwarmApp:nocolor OptionList, SwarmApp:nocolor OptionList:focus {
+        & > .option-list--option-highlighted { text-style: underline; }
+    }
     Input, Input:focus { background-tint: $background 0%; }
     VerticalScroll { scrollbar-size-vertical: 1; }
     Toast { background: $panel; color: $foreground; }

@@ -108,7 +108,7 @@ class WelcomeScreen(Screen[Answers]):
                         "Paste an invite (swarm://…), or type an address or a directory.", markup=False
                     )
                     yield Input(self._target, placeholder="swarm://…  or  host:7300  or  /path/to/model",
-                                id="target", select_on_focus=False)  # fmt: skip
+                                id="target", select_on_focus=True)  # fmt: skip
                     yield Static("Looking for swarms on this network …", id="looking", classes="quiet",
                                  markup=False)  # fmt: skip
                     yield OptionList(id="found")
@@ -202,10 +202,12 @@ class WelcomeScreen(Screen[Answers]):
     def _show_models(self, event: Connected) -> None:
         self._models = event.models
         palette = self.palette
-        seen = ("  as expected", palette.good) if event.known else ("  new on this machine", palette.warning)
-        operator = Text.assemble(
-            ("Operator  ", palette.muted), (clean_line(event.operator, 60), palette.text), seen
-        )
+        operator = Text("A directory on this machine.", palette.muted)
+        if event.operator:
+            known = ("  as expected", palette.good)
+            seen = known if event.known else ("  new on this machine", palette.warning)
+            key = (clean_line(event.operator, 60), palette.text)
+            operator = Text.assemble(("Operator  ", palette.muted), key, seen)
         self.query_one("#operator", Static).update(operator)
         options = self.query_one("#models", OptionList)
         options.clear_options()
