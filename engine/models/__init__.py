@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 # Family file by model_type; kept here so that listing them loads none.
 FAMILIES: Mapping[str, str] = {
     "deepseek_v3": "deepseek_v3",
+    "deepseek_v32": "glm_moe_dsa",
     "glm4_moe": "glm4_moe",
+    "glm_moe_dsa": "glm_moe_dsa",
     "gpt_oss": "gpt_oss",
     "hy_v3": "hy_v3",
     "kimi_k2": "deepseek_v3",
@@ -36,6 +38,7 @@ FAMILIES: Mapping[str, str] = {
     "olmoe": "olmoe",
     "qwen2_moe": "qwen2_moe",
     "qwen3_moe": "qwen3_moe",
+    "qwen3_next": "qwen3_next",
 }
 
 C = TypeVar("C")
