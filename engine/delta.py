@@ -1,0 +1,109 @@
+"""Linear attention by the delta rule as families use it: convolution, then a state that is written and asked.
+
+A layer's memory of a sequence is the tail of its convolution and one matrix a head (see `kernels.delta`): of
+constant size, and cut back only to positions that were kept (`cache.Running`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.arrays import F32
+from engine.cache import Running
+from engine.kernels import exp, l2_normalize, sigmoid, silu
+from engine.kernels.convolution import causal_convolution
+from engine.kernels.delta import delta_rule, delta_state, forget
+from engine.layers import Norm
+from engine.loader import Loader
+from engine.models import Batch
+
+UNIT_EPSILON = 1e-6  # inside the root that brings keys and questions to length 1
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaShape:
+    """Heads of keys (and questions) and of values, their widths, and how many values the convolution mixes."""
+
+    key_heads: int
+    heads: int
+    key_dim: int
+    value_dim: int
+    taps: int
+
+    @property
+    def keys(self) -> int:
+        """Width of all keys, and of all questions."""
+        return self.key_heads * self.key_dim
+
+    @property
+    def values(self) -> int:
+        """Width of all values."""
+        return self.heads * self.value_dim
+
+    @property
+    def channels(self) -> int:
+        """Width of what is convolved: questions, keys and values."""
+        return 2 * self.keys + self.values
+
+    def new_part(self) -> Running:
+        """The memory of one layer for one sequence."""
+        return Running(
+            [(self.taps - 1, self.channels), delta_state(self.heads, self.key_dim, self.value_dim)]
+        )
+
+    def seen(
+        self, mixed: F32, taps: F32, decay: F32, beta: F32, batch: Batch, parts: Sequence[Running]
+    ) -> F32:
+        """Convolves, writes and asks: -> [N, heads, value_dim].
+
+        mixed [N, channels]: q, k and v side by side; `taps` [taps, channels]; decay [N, heads, 1 or key_dim];
+        beta [N, heads].
+        """
+        outputs = []
+        for part, rows in zip(parts, batch.slices, strict=True):
+            (tail, before), (next_tail, after) = part.now, part.after
+            count = rows.stop - rows.start
+            turned = causal_convolution(mixed[rows], taps, tail, next_tail, silu=True)
+            q, k = (
+                l2_normalize(part.reshape(count, self.key_heads, self.key_dim), UNIT_EPSILON)
+                for part in (turned[:, : self.keys], turned[:, self.keys : 2 * self.keys])
+            )
+            v = turned[:, 2 * self.keys :].reshape(count, self.heads, self.value_dim)
+            q *= np.float32(self.key_dim**-0.5)
+            outputs.append(delta_rule(q, k, v, decay[rows], beta[rows], before, after))
+        return outputs[0] if len(outputs) == 1 else np.concatenate(outputs)
+
+
+def load_taps(load: Loader, names: Sequence[str], widths: Sequence[int], taps: int) -> F32:
+    """The weights of depthwise convolutions [width, 1, taps], side by side: f32 [taps, sum of widths]."""
+    tensors = [load.tensor(name, (width, 1, taps)) for name, width in zip(names, widths, strict=True)]
+    return np.ascontiguousarray(np.concatenate(tensors)[:, 0].T)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Forgetting:
+    """Turns a gate into factors of decay; see `kernels.delta.forget`. bias [heads, D], rate [heads]."""
+
+    bias: F32
+    rate: F32
+    bound: float | None = None
+
+    @classmethod
+    def of(cls, bias: F32, log_rate: F32, bound: float | None = None) -> "Forgetting":
+        """From `dt_bias` (heads · D) and `A_log` (heads)."""
+        return cls(bias.reshape(len(log_rate), -1), exp(log_rate), bound)
+
+    def __call__(self, gate: F32) -> F32:
+        """gate [N, heads · D] -> [N, heads, D]."""
+        return forget(gate.reshape(len(gate), *self.bias.shape), self.bias, self.rate, self.bound)
+
+
+def gated_by_silu(norm: Norm, x: F32, gate: F32) -> F32:
+    """norm(x) · silu(gate), both [N, heads, D] -> [N, heads · D]."""
+    return (norm(x) * silu(gate)).reshape(len(x), -1)
+
+
+def gated_by_sigmoid(norm: Norm, x: F32, gate: F32) -> F32:
+    """norm(x) · sigmoid(gate), both [N, heads, D] -> [N, heads · D]."""
+    return (norm(x) * sigmoid(gate)).reshape(len(x), -1)
