@@ -9,6 +9,15 @@ from engine.errors import ConfigError
 T = TypeVar("T")
 REQUIRED: Any = object()
 LARGEST = 1 << 31  # no count in a configuration is larger
+# … and of these, over which a reader loops before any weight is seen, none comes near:
+MOST = {
+    "num_hidden_layers": 1 << 12,
+    "num_experts": 1 << 16,
+    "num_local_experts": 1 << 16,
+    "n_routed_experts": 1 << 16,
+    "head_dim": 1 << 16,
+    "qk_rope_head_dim": 1 << 16,
+}
 
 
 class Reader:
@@ -24,6 +33,7 @@ class Reader:
     def count(self, *keys: str, default: Any = REQUIRED, least: int = 1, most: int = LARGEST) -> int:
         """A whole number of `least` … `most`, under the first of these keys that is set."""
         value = self._first(keys, default)
+        most = min(most, MOST.get(keys[0], LARGEST))
         if type(value) is not int or not least <= value <= most:
             limits = f"at least {least}" if most == LARGEST else f"{least} to {most}"
             raise self._wrong(keys[0], value, f"a whole number of {limits}")

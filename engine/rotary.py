@@ -55,11 +55,16 @@ class RopeSettings:
             raise ConfigError(
                 f"{scaling.where} asks for rotary scaling of the type {kind!r}, which is not known"
             )
-        own = config.number("rope_theta", default=theta)
+        own = scaling.number("rope_theta", default=config.number("rope_theta", default=theta))
+        factor = scaling.number("factor", default=1.0)
+        if own <= 1.0 or factor <= 0.0:
+            raise ConfigError(
+                f"{scaling.where}: rotary base {own:g} and factor {factor:g} make no frequencies"
+            )
         return cls(
-            theta=scaling.number("rope_theta", default=own),
+            theta=own,
             kind="default" if kind in ("dynamic", "mrope") else kind,
-            factor=scaling.number("factor", default=1.0),
+            factor=factor,
             original_context=scaling.count("original_max_position_embeddings", default=max(context, 1)),
             attention_factor=scaling.number("attention_factor", default=None),
             beta_fast=scaling.number("beta_fast", default=32.0),
@@ -83,6 +88,8 @@ class RopeSettings:
 
     def frequencies(self, dim: int) -> Array:
         """Radians a position for each pair of `dim` rotated dimensions, f64 [dim / 2]."""
+        if dim % 2 or dim < 2:
+            raise ConfigError(f"config.json turns {dim} dimensions of a head by position; they must be pairs")
         plain = inverse_frequencies(dim, self.theta)
         if self.kind == "linear":
             return plain / self.factor

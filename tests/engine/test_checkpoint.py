@@ -34,6 +34,9 @@ class MemorySource:
     def prefetch(self, ranges: Iterable[tuple[str, int, int]]) -> None:
         self.hints.extend(ranges)
 
+    def fingerprint(self) -> str | None:
+        return None
+
 
 def shard(tensors: Mapping[str, np.ndarray[Any, Any]], dtypes: Mapping[str, str] | None = None) -> bytes:
     names = {"float32": "F32", "uint16": "BF16", "float16": "F16", "int32": "I32", "int64": "I64"}

@@ -2,7 +2,8 @@
 strictly."""
 
 import json
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from engine.checkpoint import Checkpoint
 from engine.config import Reader, text_part
 from engine.engine import Engine, Options
-from engine.errors import CheckpointError, ConfigError, SettingsError
+from engine.errors import CheckpointError, ConfigError, EngineError, SettingsError
 from engine.experts import MatrixRef
 from engine.generate import logits
 from engine.source import DirectorySource
@@ -255,3 +256,42 @@ def test_large_matrices_are_read_row_by_row() -> None:
     assert Shelf(opened).rows(MatrixRef("m", first=1, count=1), 1, 4).rows == 1
     with pytest.raises(CheckpointError, match="3 x 4"):
         Shelf(opened).rows(MatrixRef("m"), 4, 3)
+
+
+class Reconfigured(MemorySource):
+    """A folder with another config.json."""
+
+    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+        super().__init__({"config.json": json.dumps(config).encode()})
+        self._folder = DirectorySource(folder)
+
+    def files(self) -> Mapping[str, int]:
+        return {**self._folder.files(), **super().files()}
+
+    def read(self, path: str, offset: int, length: int) -> bytes:
+        if path in super().files():
+            return super().read(path, offset, length)
+        return bytes(self._folder.read(path, offset, length))
+
+
+STRANGE: tuple[Any, ...] = (None, -1, 0, 7, 1 << 20, 1 << 40, -2.5, 1e30, "x", True, [], [-1], {}, {"type": "yarn"})
+
+
+@pytest.mark.parametrize("name", ["olmoe-f32", "qwen3_moe-yarn"])
+def test_strange_configurations_end_in_a_typed_error_or_an_answer(oracle: Path, name: str) -> None:
+    luck = random.Random(11)
+    base = json.loads((oracle / name / "config.json").read_text())
+    places = [(key,) for key in base] + [("rope_scaling", key) for key in base["rope_scaling"] or ()]
+    refused = 0
+    for place in luck.sample([(place, value) for place in places for value in STRANGE], 60):
+        config = json.loads(json.dumps(base))
+        inner = config
+        for key in place[0][:-1]:
+            inner = inner[key]
+        inner[place[0][-1]] = place[1]
+        try:
+            with Engine.open(Reconfigured(oracle / name, config), Options("native")) as engine:
+                logits(engine.model, engine.experts, PROMPT)
+        except EngineError:
+            refused += 1
+    assert 5 < refused < 60

@@ -92,6 +92,8 @@ def test_yarn_table_scale(more: dict[str, Any], scale: float) -> None:
         {"rope_scaling": "yarn"},
         {"rope_scaling": {"type": "yarn", "factor": "4"}},
         {"rope_theta": "big"},
+        {"rope_theta": 1},
+        {"rope_scaling": {"type": "linear", "factor": 0}},
         {"rope_scaling": {"rope_type": "yarn", "original_max_position_embeddings": -5}},
     ],
 )
@@ -115,6 +117,11 @@ def test_turning_is_a_rotation_by_position(interleaved: bool) -> None:
     expected = z * np.exp(1j * angle)[:, None]
     np.testing.assert_allclose(turned[:, :, first], expected.real, atol=1e-6)
     np.testing.assert_allclose(turned[:, :, second], expected.imag, atol=1e-6)
+
+
+def test_dimensions_come_in_pairs() -> None:
+    with pytest.raises(ConfigError, match="must be pairs"):
+        settings({}).frequencies(7)
 
 
 def test_the_logarithm_is_rounded_right() -> None:

@@ -1,4 +1,4 @@
-"""The same bits whatever CPU the kernels are compiled for: logits and tokens of whole models in processes of their own."""
+"""The same bits whatever CPU kernels are compiled for: logits and tokens of whole models, each in its own process."""
 
 import json
 import os
