@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import trio
 
 from engine.errors import EngineError
 from engine.expert_bank import ExpertBank
@@ -123,8 +122,7 @@ class Executor:
     async def drain(self) -> None:
         """Takes no further calls, and waits until those in the queue are answered."""
         self.paused = True
-        while self.turns.busy:
-            await trio.sleep(0.01)
+        await self.turns.idle()
 
     async def _open(self, caller: Peer, message: OpenExperts, _: Buffer) -> tuple[ExpertsOpen, bytes]:
         wanted = NumericProfile(message.numerics, message.root, message.weights)

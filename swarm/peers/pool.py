@@ -9,6 +9,7 @@ was caught lying is never asked again.
 import itertools
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import trio
 
@@ -17,9 +18,8 @@ from engine.kernels import ExpertRows
 from swarm.errors import SwarmError
 from swarm.peers.calls import Form, MalformedOutputs, Work, decode_outputs, encode_call
 from swarm.peers.choice import Candidate
-from swarm.peers.doors import Doors
 from swarm.peers.pace import Pace
-from swarm.peers.tracking import ExpertsHeld, TrackerClient
+from swarm.peers.tracking import ExpertsHeld
 from swarm.trust.profile import NumericProfile
 from swarm.wire import rpc
 from swarm.wire.holdings import ExpertLayout, IndexSet
@@ -45,6 +45,28 @@ PATIENCE = 8.0
 COLD_S = 0.005
 """What an expert costs at first that a donor must read from its disk."""
 DIRECT_AGAIN_S = 60.0
+
+
+class Directory(Protocol):
+    """Who knows the donors; `TrackerClient` does."""
+
+    async def executors(
+        self, root: bytes, profile: bytes, wanted: IndexSet | None, expert_count: int
+    ) -> Collection[ExpertsHeld]:
+        """Who runs the wanted experts of a model in a numeric profile (None: all). Raises SwarmError."""
+        ...
+
+
+class Opener(Protocol):
+    """What opens connections; `Doors` does."""
+
+    async def open(self, contact: Contact) -> tuple[rpc.Peer, bool]:
+        """A connection to a donor, and whether it is relayed. Raises SwarmError."""
+        ...
+
+    async def direct(self, contact: Contact) -> rpc.Peer | None:
+        """A direct connection to a donor that was relayed so far; None when there is still none."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -201,8 +223,8 @@ class Pool:
 
     def __init__(
         self,
-        tracker: TrackerClient,
-        doors: Doors,
+        tracker: Directory,
+        doors: Opener,
         profile: NumericProfile,
         layout: ExpertLayout,
         nursery: trio.Nursery,

@@ -33,6 +33,12 @@ class Turns:
         self.service_s = 0.0
         """Moving average of what a turn takes."""
         self.turned_away = 0
+        self._idle = trio.Event()
+
+    async def idle(self) -> None:
+        """Waits until nobody has the turn and nobody waits for it."""
+        while self.busy:
+            await self._idle.wait()
 
     @asynccontextmanager
     async def turn(self, client: PeerKey) -> AsyncIterator[None]:
@@ -70,6 +76,8 @@ class Turns:
         """Gives the turn to the oldest call of the next client, or to whoever comes."""
         if not self._clients:
             self.busy = False
+            self._idle.set()
+            self._idle = trio.Event()
             return
         client = next(iter(self._clients))
         queue = self._clients.pop(client)

@@ -1,0 +1,344 @@
+"""Measuring experts on peers: what `swarm bench swarm` runs.
+
+Donors are processes of their own (`python -m swarm.peers.bench OPTIONS`) with made-up weights; the chatter
+finds them in a fixed list instead of through a tracker. Everything else is what runs in a swarm: real
+connections over loopback, encrypted, real executors, real rounds.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import trio
+
+from engine.arrays import I32
+from engine.engine import Engine
+from engine.expert_bank import ExpertBank
+from engine.kernels import ExpertRows, Rows, set_threads
+from engine.synthetic import SyntheticSource
+from swarm.peers.audit import Conviction
+from swarm.peers.banks import open_experts, warm
+from swarm.peers.doors import Doors
+from swarm.peers.executor import Executor, profile_of, whole_bank
+from swarm.peers.network import NetworkThread
+from swarm.peers.pool import Pool
+from swarm.peers.remote import RemoteExperts, Rules
+from swarm.peers.tracking import ExpertsHeld, TrackerClient
+from swarm.wire import rpc
+from swarm.wire.address import Address
+from swarm.wire.holdings import ExpertLayout, IndexSet
+from swarm.wire.keys import KeyPair, PeerKey
+from swarm.wire.messages.experts import RunExperts
+from swarm.wire.messages.tracker import Contact, ExpertHolder
+
+ROOT = bytes(32)
+
+
+@dataclass(frozen=True)
+class DonorPlan:
+    """A donor process. `empty`: experts that compute nothing. Slow calls are delayed before they run."""
+
+    config: Mapping[str, Any]
+    weights: str = "q8"
+    empty: bool = False
+    slow_share: float = 0.0
+    slow_s: float = 0.0
+    threads: int | None = None
+
+
+class EmptyExperts:
+    """A bank whose experts give zeros at once: what is left is the way there and back."""
+
+    def __init__(self, bank: ExpertBank) -> None:
+        self.layout = bank.layout
+        self.shape = bank.shape
+        self.resident = bank.resident
+
+    def run(self, layer: int, rows: Rows | np.ndarray[Any, Any], expert: I32, row: I32) -> ExpertRows:
+        """Zeros of the right form."""
+        shape = self.shape(layer)
+        groups = -(-shape.hidden // 32) if shape.integer else 0
+        values = np.zeros((len(expert), shape.hidden), np.int16 if shape.integer else np.float32)
+        return ExpertRows(values, np.zeros((len(expert), groups), np.float32))
+
+
+async def donate(plan: DonorPlan) -> None:
+    """A donor with all experts of a made-up model; prints where it listens, ends when its input does."""
+    set_threads(plan.threads)
+    bank = open_experts(SyntheticSource(plan.config), cast(Any, plan.weights), None)
+    if not plan.empty:
+        bank.preload()
+        warm(bank, list(bank.layout.all()))
+    keys = KeyPair.generate()
+    executor = Executor(keys)
+    experts = cast(ExpertBank, EmptyExperts(bank)) if plan.empty else bank
+    executor.add(whole_bank(profile_of(ROOT, plan.weights), experts, counts_of(bank)))
+    handlers = dict(executor.handlers())
+    if plan.slow_share:
+        handlers |= {
+            kind: _slow(handler, plan) for kind, handler in handlers.items() if issubclass(kind, RunExperts)
+        }
+    listeners = await rpc.listen("127.0.0.1", 0)
+    async with trio.open_nursery() as nursery:
+        (address,) = await nursery.start(partial(rpc.serve), listeners, keys, handlers)
+        print(json.dumps({"port": address.port, "key": keys.key.hex()}), flush=True)
+        await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
+        nursery.cancel_scope.cancel()
+
+
+def _slow(handler: rpc.Handler, plan: DonorPlan) -> rpc.Handler:
+    luck = random.Random(1)
+
+    async def slowed(caller: rpc.Peer, message: RunExperts, payload: rpc.Buffer) -> Any:
+        if luck.random() < plan.slow_share:
+            await trio.sleep(plan.slow_s)
+        return await handler(caller, message, payload)
+
+    return slowed
+
+
+def counts_of(bank: ExpertBank) -> tuple[int, ...]:
+    """Experts of each layer."""
+    counts = [0] * (max(bank.layout.layers, default=-1) + 1)
+    for layer in bank.layout.layers:
+        counts[layer] = bank.layout.experts_per_layer
+    return tuple(counts)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a donor listens."""
+
+    port: int
+    key: PeerKey
+
+
+@contextmanager
+def donor(plan: DonorPlan) -> Iterator[Place]:
+    """A donor process for the length of a block."""
+    told = json.dumps({**vars(plan), "config": dict(plan.config)})
+    with subprocess.Popen(
+        [sys.executable, "-m", "swarm.peers.bench", told], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if not line:
+                raise RuntimeError("a donor process ended before it listened")
+            where = json.loads(line)
+            yield Place(where["port"], PeerKey(bytes.fromhex(where["key"])))
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+
+
+class FixedList:
+    """Donors that are known beforehand, in place of a tracker."""
+
+    def __init__(self, places: Collection[Place], total: int) -> None:
+        self._places = places
+        self._total = total
+
+    async def executors(
+        self, root: bytes, profile: bytes, wanted: IndexSet | None, expert_count: int
+    ) -> tuple[ExpertsHeld, ...]:
+        """All of them, each with everything in memory."""
+        everything = IndexSet.full(self._total)
+        return tuple(
+            ExpertsHeld(
+                ExpertHolder(Contact(place.key, "127.0.0.1", place.port, False), False, 0, 0, 1, 1),
+                everything,
+                everything,
+            )
+            for place in self._places
+        )
+
+
+@asynccontextmanager
+async def asking(bank: ExpertBank, places: Collection[Place], rules: Rules) -> AsyncIterator[RemoteExperts]:
+    """Experts on these donors."""
+
+    def convicted(conviction: Conviction) -> None:
+        raise RuntimeError(f"an honest donor was convicted: {conviction.reason}")
+
+    async with trio.open_nursery() as nursery:
+        keys, layout = KeyPair.generate(), ExpertLayout(counts_of(bank))
+        tracker = TrackerClient(cast(Any, None), Address("127.0.0.1", 1), None)
+        doors = Doors(nursery, keys, tracker)
+        pool = Pool(FixedList(places, layout.total), doors, profile_of(ROOT, bank.weights), layout, nursery)
+        await nursery.start(pool.run)
+        yield RemoteExperts(pool, bank, rules, convicted)
+        nursery.cancel_scope.cancel()
+
+
+@dataclass
+class Delayed:
+    """A user-space proxy that holds what passes through it for half of a round trip each way."""
+
+    round_trip_s: float
+
+    @asynccontextmanager
+    async def before(self, place: Place) -> AsyncIterator[Place]:
+        """The donor, seen through the proxy."""
+        listeners = await rpc.listen("127.0.0.1", 0)
+        async with trio.open_nursery() as nursery:
+            serve = partial(self._connect, place.port)
+            (listener,) = listeners
+            port = listener.socket.getsockname()[1]
+            nursery.start_soon(partial(trio.serve_listeners, serve, listeners))
+            yield Place(port, place.key)
+            nursery.cancel_scope.cancel()
+
+    async def _connect(self, port: int, near: trio.SocketStream) -> None:
+        far = await trio.open_tcp_stream("127.0.0.1", port)
+        near.setsockopt(6, 1, 1)
+        far.setsockopt(6, 1, 1)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._carry, near, far)
+            nursery.start_soon(self._carry, far, near)
+
+    async def _carry(self, source: trio.SocketStream, target: trio.SocketStream) -> None:
+        send, receive = trio.open_memory_channel[tuple[float, bytes]](100_000)
+
+        async def deliver() -> None:
+            async for at, data in receive:
+                await trio.sleep_until(at)
+                await target.send_all(data)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(deliver)
+            try:
+                while data := await source.receive_some(1 << 18):
+                    await send.send((trio.current_time() + self.round_trip_s / 2, bytes(data)))
+            except trio.BrokenResourceError:
+                pass  # the donor or the chatter is gone, and so is this connection
+            nursery.cancel_scope.cancel()
+
+
+@dataclass(frozen=True)
+class Times:
+    """Milliseconds of many rounds."""
+
+    count: int
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+
+    @classmethod
+    def of(cls, seconds: list[float]) -> "Times":
+        """Their percentiles."""
+        ordered = sorted(seconds)
+
+        def at(share: float) -> float:
+            return round(1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))], 3)
+
+        return cls(len(ordered), at(0.5), at(0.95), at(0.99))
+
+
+def empty_round(config: Mapping[str, Any], rounds: int = 2000) -> Times:
+    """Rounds of one row with experts that compute nothing: the way to one donor process and back."""
+    bank = open_experts(SyntheticSource(config), "q8")
+    with donor(DonorPlan(config, empty=True)) as place, NetworkThread() as network:
+        experts = network.enter(asking, bank, [place], Rules(None, 0.0))
+        return Times.of(_rounds(experts, config, rounds))
+
+
+def hedging(config: Mapping[str, Any], rounds: int, slow_share: float, slow_s: float) -> dict[str, Times]:
+    """Rounds over two donors that each delay some of their calls, without and with hedging."""
+    bank = open_experts(SyntheticSource(config), "q8")
+    plan = DonorPlan(config, empty=True, slow_share=slow_share, slow_s=slow_s)
+    found = {}
+    with donor(plan) as first, donor(plan) as second, NetworkThread() as network:
+        for name, rules in (("off", Rules.parse("off", 0.0)), ("10 ms", Rules(0.01, 0.0)), ("auto", Rules(None, 0.0))):
+            experts = network.enter(asking, bank, [first, second], rules)
+            found[name] = Times.of(_rounds(experts, config, rounds))
+    return found
+
+
+def _rounds(experts: RemoteExperts, config: Mapping[str, Any], rounds: int) -> list[float]:
+    luck = np.random.default_rng(0)
+    k, hidden, number = config["num_experts_per_tok"], config["hidden_size"], config["num_experts"]
+    row = luck.standard_normal((1, hidden)).astype(np.float32)
+    weights = np.full((1, k), 1 / k, np.float32)
+    taken = []
+    for turn in range(rounds + 100):
+        ids = luck.choice(number, (1, k), replace=False).astype(np.int32)
+        started = time.perf_counter()
+        experts(turn % config["num_hidden_layers"], row, ids, weights)
+        taken.append(time.perf_counter() - started)
+    return taken[100:]
+
+
+@dataclass(frozen=True)
+class Speeds:
+    """Tokens a second, medians of turns taken one after the other."""
+
+    local: float
+    remote: float
+    local_runs: tuple[float, ...]
+    remote_runs: tuple[float, ...]
+
+    @property
+    def ratio(self) -> float:
+        """The remote share of the local speed: the median of each turn's own."""
+        return statistics.median(r / l for r, l in zip(self.remote_runs, self.local_runs, strict=True))
+
+
+def overhead(engine: Engine, config: Mapping[str, Any], tokens: int, runs: int) -> Speeds:
+    """Decoding with local experts and with one donor process that shares this machine, in turns."""
+    with donor(DonorPlan(config)) as place, NetworkThread() as network:
+        local, remote = engine.experts, network.enter(asking, engine.bank, [place], Rules(None, 0.0))
+        here, there = [], []
+        for run in range(runs + 1):
+            a, b = decode_speed(engine, local, tokens), decode_speed(engine, remote, tokens)
+            if run:
+                here.append(a)
+                there.append(b)
+    return Speeds(statistics.median(here), statistics.median(there), tuple(here), tuple(there))
+
+
+def delayed(
+    engine: Engine, config: Mapping[str, Any], round_trips_s: list[float], tokens: int
+) -> list[dict[str, float]]:
+    """Decoding behind a proxy that adds a round trip, beside 1 / (layers × round trip + local compute)."""
+    found = []
+    layers = config["num_hidden_layers"]
+    with donor(DonorPlan(config)) as place, NetworkThread() as network:
+        local_s = 1 / statistics.median(decode_speed(engine, engine.experts, tokens) for _ in range(3))
+        for round_trip_s in round_trips_s:
+            seen = network.enter(Delayed(round_trip_s).before, place)
+            remote = network.enter(asking, engine.bank, [seen], Rules(None, 0.0))
+            decode_speed(engine, remote, 4)
+            speed = decode_speed(engine, remote, tokens)
+            bound = 1 / (layers * round_trip_s + local_s)
+            found.append(
+                {"round_trip_ms": 1000 * round_trip_s, "tokens_per_s": speed, "bound": bound, "share": speed / bound}
+            )
+    return found
+
+
+def decode_speed(engine: Engine, experts: Any, tokens: int) -> float:
+    """Tokens a second of decoding after a short prompt."""
+    from engine.generate import greedy
+
+    greedy(engine.model, experts, [1, 2, 3, 4], 1)
+    started = time.perf_counter()
+    greedy(engine.model, experts, [1, 2, 3, 4], tokens + 1)
+    whole = time.perf_counter() - started
+    started = time.perf_counter()
+    greedy(engine.model, experts, [1, 2, 3, 4], 1)
+    return tokens / (whole - (time.perf_counter() - started))
+
+
+if __name__ == "__main__":
+    trio.run(donate, DonorPlan(**json.loads(sys.argv[1])))
