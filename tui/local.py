@@ -11,7 +11,7 @@ from engine.engine import Engine
 from engine.errors import CheckpointError
 from engine.source import DirectorySource
 from tui.backend import Donation
-from tui.messages import Connected, Phase, Progress
+from tui.messages import Connected, Notice, Phase, Progress
 from tui.options import Options
 from tui.place import Emit, NotThere, engine_options, expert_shape, storage_format
 from tui.views import DonationView, ModelView, ReplyStats, SwarmView
@@ -63,6 +63,10 @@ class LocalPlace:
     def counters(self, stats: ReplyStats) -> ReplyStats:
         """Nothing came from others."""
         return stats
+
+    def news(self) -> list[Notice]:
+        """There is no network."""
+        return []
 
     def waiting(self) -> Progress | None:
         """Bytes are read too fast to be told."""

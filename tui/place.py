@@ -11,7 +11,7 @@ from engine.memory import available_bytes
 from engine.models import family_of
 from engine.numerics import Weights
 from tui.backend import Donation
-from tui.messages import Connected, Event, Progress
+from tui.messages import Connected, Event, Notice, Progress
 from tui.options import Options
 from tui.views import DonationView, ModelView, ReplyStats, SwarmView
 
@@ -39,6 +39,9 @@ class Place(Protocol):
 
     def counters(self, stats: ReplyStats) -> ReplyStats:
         """The numbers of a reply, with what the network did for it since `begin`."""
+
+    def news(self) -> list[Notice]:
+        """What happened in the network since the last time."""
 
     def waiting(self) -> Progress | None:
         """What is waited for, if bytes are on their way."""

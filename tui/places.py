@@ -82,6 +82,7 @@ class PlaceBackend:
             return
         place.begin()
         for event in speaker.ask(request):
+            yield from place.news()
             if isinstance(event, Finished):
                 yield Finished(event.reason, place.counters(event.stats))
             else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from engine.checkpoint import read_json
@@ -13,16 +13,19 @@ from engine.source import Source
 from swarm.errors import SwarmError
 from swarm.peers.models import ModelInfo, NothingKeptHere, OpenModel, PeerView, Snapshot
 from swarm.peers.network import NetworkClosed, NetworkThread
+from swarm.peers.remote import RemoteExperts, Rules
 from swarm.peers.session import Session, join
 from swarm.peers.settings import home
 from swarm.peers.target import parse_target
+from swarm.peers.trace import tracing
 from swarm.wire.rpc import ConnectionLost, Unreachable
 from tui import views
 from tui.backend import Donation
+from tui.donors import Donors, Numbers
 from tui.messages import Connected, Notice, NoticeKind, Phase, Progress
 from tui.options import Options
 from tui.place import Emit, NotThere, engine_options, expert_shape, storage_format
-from tui.units import format_share
+from tui.units import format_bytes, format_share, parse_bytes, parse_share
 from tui.views import Ban, DonationView, ModelView, ReplyStats, Role, SwarmView
 
 _TICK_S = 0.25
@@ -41,6 +44,9 @@ class SwarmPlace:
         self._session: Session | None = None
         self._opened: dict[str, ModelView] = {}
         self._current: OpenModel | None = None
+        self._donors: Donors | None = None
+        self._numbers = Numbers()
+        self._traced = ExitStack()
         self._link = "offline"
         self._left = threading.Event()
 
@@ -74,11 +80,11 @@ class SwarmPlace:
         while not self._left.wait(_LOOK_S):
             try:
                 network.call(session.models if session.online else session.connect)
+                if self._donors is not None:
+                    network.call(self._donors.ping)
             except NetworkClosed:
                 return
-            except (
-                SwarmError
-            ):  # it refuses us now: what is open stays open, and the user is not asked anything
+            except SwarmError:  # it refuses us now; what is open stays open
                 continue
 
     def models(self) -> tuple[ModelView, ...]:
@@ -96,6 +102,12 @@ class SwarmPlace:
         with self._telling(emit):
             view = with_facts(self._view(opened.info), opened.source)
             engine = Engine.open(opened.source, engine_options(self._options))
+        rules = Rules.parse(self._options.hedge, self._options.audit)
+        remote: RemoteExperts = network.call(session.experts, opened, engine.bank, rules)
+        engine.experts = remote
+        self._donors = Donors(remote, self._numbers)
+        self._traced.close()
+        self._traced.enter_context(tracing(remote, self._options.trace))
         needed = opened.mirror.progress.wanted_bytes
         view = replace(view, needed_bytes=needed, fetched_bytes=needed)
         self._opened[model] = view
@@ -130,21 +142,33 @@ class SwarmPlace:
             return SwarmView(link=self._link, address=self._target if "://" not in self._target else "")
         now = session.snapshot()
         total = self._current.info.chunks if self._current else 0
+        serving = [(peer.key, _peer(self._numbers.of(peer.key), peer, total)) for peer in now.peers]
+        donors = self._donors
         return SwarmView(
             link="online" if now.online else "offline",
             address=now.tracker,
             operator=fingerprint(now.operator) if now.operator else "",
             model=now.model,
-            peers=tuple(_peer(number, peer, total) for number, peer in enumerate(now.peers, 1)),
+            peers=donors.peers(serving) if donors else tuple(view for _, view in serving),
+            experts=donors.replicas() if donors else (),
             ranges=_replicas(self._current, total) if self._current else (),
-            bans=_bans(now),
+            bans=self._bans(now),
             fetched_bytes=now.progress.verified_bytes,
             fetch_rate=now.bytes_per_s,
         )
 
+    def _bans(self, now: Snapshot) -> tuple[Ban, ...]:
+        banned = {self._numbers.of(peer.key): peer.trouble for peer in now.peers if peer.banned}
+        banned.update(self._donors.bans() if self._donors else ())
+        return tuple(Ban(number, banned[number] or "it sent wrong bytes") for number in sorted(banned))
+
     def counters(self, stats: ReplyStats) -> ReplyStats:
-        """Experts run here, on bytes that may come from others."""
-        return stats
+        """With what donors did for it."""
+        return self._donors.counters(stats) if self._donors else stats
+
+    def news(self) -> list[Notice]:
+        """Failovers, and donors that were caught."""
+        return self._donors.news() if self._donors else []
 
     def waiting(self) -> Progress | None:
         """Bytes that are on their way."""
@@ -157,7 +181,9 @@ class SwarmPlace:
         return Progress(Phase.FETCHING, seen.verified_bytes, seen.wanted_bytes, "B", now.bytes_per_s)
 
     def begin(self) -> None:
-        """Nothing to count yet."""
+        """Count from here."""
+        if self._donors:
+            self._donors.begin()
 
     def stop(self) -> None:
         """Give up joining, if that is what is being done."""
@@ -165,8 +191,21 @@ class SwarmPlace:
             self.close()
 
     def tune(self, name: str, value: str) -> str:
-        """Nothing of the network can be tuned yet."""
-        raise ValueError(f"{name} needs donors of compute, and this swarm has none")
+        """Change hedge or audit from the next layer on, expert-ram from the next opening on."""
+        if name == "expert-ram":
+            size = parse_bytes(value)
+            self._options = replace(self._options, expert_ram_bytes=size)
+            return f"{format_bytes(size)}, from the next opening of a model on"
+        options = self._options
+        if name == "hedge":
+            options = replace(options, hedge=value.lower().removesuffix("ms").strip())
+        else:
+            options = replace(options, audit=parse_share(value))
+        rules = Rules.parse(options.hedge, options.audit)
+        self._options = options
+        if self._donors:
+            self._donors.experts.rules = rules
+        return options.hedge if name == "hedge" else format_share(options.audit)
 
     def donate(self, wish: Donation) -> DonationView:
         """Lending runs as a program of its own."""
@@ -175,6 +214,7 @@ class SwarmPlace:
     def close(self) -> None:
         """Leave the swarm and end trio's thread."""
         self._left.set()
+        self._traced.close()
         network, self._network, self._session = self._network, None, None
         self._link = "offline"
         if network is not None:
@@ -225,15 +265,6 @@ def _peer(number: int, peer: PeerView, chunks: int) -> views.PeerView:
         bytes_down=peer.given_bytes,
         state=state,
     )
-
-
-def _bans(now: Snapshot) -> tuple[Ban, ...]:
-    banned = [
-        Ban(number, peer.trouble or "it sent wrong bytes")
-        for number, peer in enumerate(now.peers, 1)
-        if peer.banned
-    ]
-    return tuple(banned)
 
 
 def _replicas(opened: OpenModel, chunks: int) -> tuple[float, ...]:

@@ -6,6 +6,7 @@ import re
 
 _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_SHARE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(%?)\s*")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 
 
@@ -30,6 +31,15 @@ def parse_bytes(text: str) -> int:
     if binary and prefix:
         factor = 1024 ** ("kmgt".index(prefix.lower()) + 1)
     return round(float(number) * factor)
+
+
+def parse_share(text: str) -> float:
+    """The share, 0 to 1, in "5%" or "0.05". ValueError says what is expected."""
+    found = _SHARE.fullmatch(text)
+    share = float(found[1]) / (100 if found[2] else 1) if found else -1.0
+    if not 0 <= share <= 1:
+        raise ValueError(f"{text!r} is not a share; write it like 5% or 0.05")
+    return share
 
 
 def format_count(count: float) -> str:
