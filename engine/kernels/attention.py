@@ -11,7 +11,7 @@ import numpy as np
 from engine.arrays import F32, I32, Array, aligned
 from engine.kernels.attention_kernel import attend
 from engine.kernels.matrix import padded_columns
-from engine.kernels.threads import gate, threads
+from engine.kernels.threads import launch
 
 NO_BIAS = np.empty((0, 0, 0), np.float32)
 NO_SINKS = np.empty(0, np.float32)
@@ -49,10 +49,11 @@ def attention(
     if k.dtype == np.float16:
         k, v = k.view(np.uint16), v.view(np.uint16)
     rows = padded_columns(np.asarray(q, np.float32).reshape(-1, q.shape[2]))
-    with gate:
+    work = q.size * (keys.shape[1] if keys is not None else int(positions.max()) + 1 - start)
+    with launch(work) as count:
         attend(
             rows, k, v, np.ascontiguousarray(positions, np.int32), start, q.shape[2], width, np.float32(scale),
             0 if window is None else window, NO_SINKS if sinks is None else sinks, NO_KEYS if keys is None else keys,
-            NO_BIAS if bias is None else bias, out.reshape(-1, width), threads(),
+            NO_BIAS if bias is None else bias, out.reshape(-1, width), count,
         )  # fmt: skip
     return out

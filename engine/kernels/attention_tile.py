@@ -17,12 +17,6 @@ QUERIES = 4  # rows that share a load
 AHEAD = 12  # keys that are asked for in advance: a head's keys lie apart, which no hardware foresees
 
 
-def _prefetch(b: Builder, pointer: Value) -> None:
-    address = b.bitcast(pointer, w.I8.as_pointer())
-    prefetch = w.function(b, "llvm.prefetch.p0", w.VOID, [address.type, w.I32, w.I32, w.I32])
-    b.call(prefetch, [address, constant(w.I32, 0), constant(w.I32, 3), constant(w.I32, 1)])
-
-
 def _row(b: Builder, p: dict[str, Value], token: int) -> Value:
     """The number of the token-th row, the last one for tokens beyond."""
     t, last = constant(I64, token), b.sub(p["count"], constant(I64, 1))
@@ -46,7 +40,7 @@ def _scores(b: Builder, queries: int, kind: str, p: dict[str, Value]) -> None:
         with w.cgutils.for_range(b, p["chunks"], intp=I64) as inner:
             at = b.mul(inner.index, sixteen)
             with b.if_then(b.icmp_signed("==", b.and_(at, constant(I64, line - 1)), constant(I64, 0))):
-                _prefetch(b, offset(b, later, at))
+                w.prefetch(b, offset(b, later, at))
             values = widen(b, kind, offset(b, key, at))
             for row, slot in zip(rows, slots, strict=True):
                 b.store(w.fma(b, values, load(b, offset(b, row, at), FLOATS, 4), b.load(slot)), slot)
@@ -69,7 +63,7 @@ def _values(b: Builder, queries: int, kind: str, p: dict[str, Value]) -> None:
             at = offset(b, offset(b, p["v"], b.mul(loop.index, p["v_stride"])), start)
             later = offset(b, at, b.mul(p["v_stride"], constant(I64, AHEAD)))
             for place in range(0, 16 * wide, line):
-                _prefetch(b, offset(b, later, place))
+                w.prefetch(b, offset(b, later, place))
             values = [widen(b, kind, offset(b, at, 16 * chunk)) for chunk in range(wide)]
             for row, weight in zip(slots, weights, strict=True):
                 factor = splat(b, b.load(offset(b, weight, loop.index)), 16)

@@ -9,6 +9,7 @@ from engine.arrays import F32, I32, aligned
 from engine.kernels import scalar
 from engine.kernels.activation import Activation, activate
 from engine.kernels.compile import kernel
+from engine.kernels.threads import over_rows
 
 
 @kernel
@@ -81,7 +82,7 @@ def _on_arrays(run: Any, device: Any) -> Callable[[F32], F32]:
     def on_array(x: F32) -> F32:
         flat = np.ascontiguousarray(x, np.float32).reshape(-1)
         out = aligned(flat.shape, np.float32)
-        run(flat, out)
+        over_rows(len(flat), len(flat), lambda some: run(flat[some], out[some]))
         return out.reshape(x.shape)
 
     on_array.__doc__ = f"{device.py_func.__doc__} On an array of any shape; a new array."

@@ -20,8 +20,7 @@ from engine.kernels.matrix import padded_columns
 from engine.kernels.packing import CHUNK, Packing, Weights, choose, pack_into
 from engine.kernels.rows import Rows, quantize_rows
 from engine.kernels.scalar import fused
-from engine.kernels.threads import gate as launch_gate
-from engine.kernels.threads import threads
+from engine.kernels.threads import launch, over_rows
 
 SILU = Activation()
 
@@ -155,23 +154,24 @@ def _launch(
     shape: ExpertShape, arena: U8, x: F32 | Rows, slot: I32, row: I32, values: Array, scale: F32, plain: F32
 ) -> None:
     flat = arena.reshape(-1)
+    work = 3 * len(slot) * shape.hidden * shape.intermediate
     code, parameters = shape.activation.code, shape.activation.parameters()
     if shape.integer:
         rows = x if isinstance(x, Rows) else quantize_rows(x)
         run = integer_experts(shape.packing.kind, shape.packing.scale)
-        with launch_gate:
+        with launch(work) as count:
             run(
                 flat, flat.view(np.float32), shape.layout(), code, parameters, rows.q, rows.scale, rows.sums, slot, row,
-                values, scale, plain, threads(),
+                values, scale, plain, count,
             )  # fmt: skip
         return
     if isinstance(x, Rows):
         raise TypeError(f"{shape.packing.kind} experts take f32 rows, not rows rounded to int8")
     block = max(1, shape.packing.block // CHUNK)
-    with launch_gate:
+    with launch(work) as count:
         float_experts(shape.packing.kind)(
             flat, flat.view(np.float32), shape.layout(), block, code, parameters, padded_columns(x), slot, row, plain,
-            threads(),
+            count,
         )  # fmt: skip
 
 
@@ -240,8 +240,14 @@ def combine(outputs: ExpertRows, weights: F32) -> F32:
     if len(outputs) != count * k:
         raise ValueError(f"{count} rows of {k} experts need {count * k} outputs, not {len(outputs)}")
     out = aligned((count, outputs.values.shape[1]), np.float32)
-    if outputs.integer:
-        _combine_rounded(outputs.values, outputs.scale, np.ascontiguousarray(weights), out)
-    else:
-        _combine_plain(outputs.values, np.ascontiguousarray(weights), out)
+    weights = np.ascontiguousarray(weights)
+
+    def run(rows: slice) -> None:
+        pairs = slice(rows.start * k, rows.stop * k)
+        if outputs.integer:
+            _combine_rounded(outputs.values[pairs], outputs.scale[pairs], weights[rows], out[rows])
+        else:
+            _combine_plain(outputs.values[pairs], weights[rows], out[rows])
+
+    over_rows(count, k * out.size, run)
     return out

@@ -48,9 +48,9 @@ def integer_experts(kind_name: str, scale_name: str) -> Any:
     kind, scale_kind = KINDS.index(kind_name), SCALES.index(scale_name)
 
     @kernel(parallel=True)
-    def experts(
+    def experts(  # type: ignore[no-untyped-def]
         arena, floats, layout, code, parameters, q, scale, sums, slot, row, out16, out_scale, out32, threads
-    ):  # type: ignore[no-untyped-def]
+    ):  # fmt: skip
         size, hidden, inner, biased = layout[0], layout[8], layout[9], layout[10]
         order, bounds = by_slot(slot, len(arena) // size)
         runs = len(bounds) - 1

@@ -25,6 +25,7 @@ class Writer:
     """Unsigned weights times signed activations; subclasses say how one piece is multiplied and looked up."""
 
     signed = False  # whether steps hold u - bias instead of u
+    chains = 1  # sums that run side by side, for a single token to keep the multipliers busy
 
     def __init__(self, builder: Builder, kind: str, lanes: int) -> None:
         self.b, self.kind, self.lanes, self.pieces = builder, kind, lanes, 16 // lanes
@@ -90,11 +91,16 @@ class Writer:
 
     def group(self, steps: Steps, x: Value, group_sum: Value) -> list[Value]:
         """int32 sums of one token for one group, a piece a register; `x` points to its 32 int8 activations."""
-        total = self.start(group_sum)
+        none = [constant(self.ints, 0)] * self.pieces
+        chains = [self.start(group_sum), *([none] * (self.chains - 1))]
         for step in range(STEPS):
             four = self.broadcast(load(self.b, offset(self.b, x, 4 * step), I32, 4))
-            total = [self.dot(total[p], steps[step][p], four) for p in range(self.pieces)]
-        return total
+            total = chains[step % self.chains]
+            chains[step % self.chains] = [self.dot(total[p], steps[step][p], four) for p in range(self.pieces)]
+        while len(chains) > 1:
+            one, two = chains.pop(), chains.pop(0)
+            chains.append([self.b.add(a, b) for a, b in zip(one, two, strict=True)])
+        return chains[0]
 
     def broadcast(self, four: Value) -> Any:
         """4 activations (an i32) in the form `dot` takes."""

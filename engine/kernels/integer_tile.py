@@ -20,6 +20,7 @@ from engine.kernels.isa import ISAS, isa
 KINDS = ("q8", "q4", "int4", "mxfp4")
 SCALES = ("f16", "bf16", "f32", "e8m0")
 SCALE_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "e8m0": 1}
+AHEAD = 4096  # bytes of weights asked for in advance, when a single token waits for memory
 WIDE = isa().tokens  # the most tokens a tile takes
 
 
@@ -66,6 +67,7 @@ def write_tile(
     """Code for `tokens` tokens; `p` holds pointers and strides (see `integer_tile`)."""
     b, chosen = builder, ISAS[isa_name]
     writer = WRITERS[isa_name](b, kind, chosen.lanes)
+    writer.chains = 4 if tokens == 1 else 1
     floats = vector(w.F32, chosen.lanes)
     weight_bytes = 512 if kind == "q8" else 256
     last = b.sub(p["count"], constant(I64, 1))
@@ -83,6 +85,9 @@ def write_tile(
     scales = offset(b, p["panel"], b.mul(p["groups"], constant(I64, weight_bytes)))
     with w.cgutils.for_range(b, p["groups"], intp=I64) as loop:
         g = loop.index
+        if tokens == 1:
+            for line in range(0, weight_bytes, 64):
+                w.prefetch(b, offset(b, p["panel"], b.add(b.mul(g, constant(I64, weight_bytes)), constant(I64, AHEAD + line))))
         steps = writer.steps(offset(b, p["panel"], b.mul(g, constant(I64, weight_bytes))))
         at = offset(b, scales, b.mul(g, constant(I64, 16 * SCALE_BYTES[scale_kind])))
         w_scales = [

@@ -56,6 +56,13 @@ def variable(builder: Builder, value: Value) -> Value:
     return cgutils.alloca_once_value(builder, value)
 
 
+def prefetch(builder: Builder, pointer: Value) -> None:
+    """Asks for the cache line at an address, which need not be valid."""
+    address = builder.bitcast(pointer, I8.as_pointer())
+    declared = function(builder, "llvm.prefetch.p0", VOID, [address.type, I32, I32, I32])
+    builder.call(declared, [address, constant(I32, 0), constant(I32, 3), constant(I32, 1)])
+
+
 def splat(builder: Builder, value: Value, lanes: int) -> Value:
     """A vector with `value` in each lane."""
     kind = vector(value.type, lanes)

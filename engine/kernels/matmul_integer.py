@@ -24,35 +24,39 @@ def integer_matmul(kind_name: str, scale_name: str) -> Any:
     @kernel(parallel=True)
     def matmul(data, panel_bytes, groups, places, q, scale, sums, out, threads):  # type: ignore[no-untyped-def]
         panels, count = len(places), q.shape[0]
+        together = max(
+            1, min(8, panels // (8 * threads))
+        )  # long stretches of memory a thread, but enough tasks for all
         counter = np.zeros(1, np.int64)
         for _ in prange(threads):
             scratch = np.empty((WIDE, 16), np.float32)
             index = np.arange(count)
             while True:
-                panel = next_task(counter)
-                if panel >= panels:
+                task = next_task(counter) * together
+                if task >= panels:
                     break
-                for first in range(0, count, WIDE):
-                    some = min(WIDE, count - first)
-                    integer_tile(
-                        kind,
-                        scale_kind,
-                        data,
-                        panel * panel_bytes,
-                        groups,
-                        q,
-                        scale,
-                        sums,
-                        index,
-                        first,
-                        some,
-                        scratch,
-                        0,
-                        16,
-                    )
-                    for t in range(some):
-                        at = places[panel, 0] * count + (first + t) * places[panel, 1] + places[panel, 2]
-                        for r in range(places[panel, 3]):
-                            out[at + r] = scratch[t, r]
+                for panel in range(task, min(task + together, panels)):
+                    for first in range(0, count, WIDE):
+                        some = min(WIDE, count - first)
+                        integer_tile(
+                            kind,
+                            scale_kind,
+                            data,
+                            panel * panel_bytes,
+                            groups,
+                            q,
+                            scale,
+                            sums,
+                            index,
+                            first,
+                            some,
+                            scratch,
+                            0,
+                            16,
+                        )
+                        for t in range(some):
+                            at = places[panel, 0] * count + (first + t) * places[panel, 1] + places[panel, 2]
+                            for r in range(places[panel, 3]):
+                                out[at + r] = scratch[t, r]
 
     return matmul

@@ -11,7 +11,7 @@ from engine.kernels.matmul_float import float_matmul
 from engine.kernels.matmul_integer import integer_matmul
 from engine.kernels.packing import CHUNK, Packing, Weights, choose, pack_into
 from engine.kernels.rows import Rows, quantize_rows
-from engine.kernels.threads import gate, threads
+from engine.kernels.threads import launch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,14 +88,15 @@ def padded_columns(x: F32) -> F32:
 
 
 def _run(x: F32 | Rows, w: Matrix, out: F32) -> None:
+    given_rows = len(x)
     given = x.cols if isinstance(x, Rows) else x.shape[1]
     if given != w.cols:
         raise ValueError(f"rows of {given} columns cannot be multiplied with a matrix [{w.rows}, {w.cols}]")
-    panel_bytes = w.packing.panel_bytes(w.cols)
+    panel_bytes, work = w.packing.panel_bytes(w.cols), given_rows * w.rows * w.cols
     if w.integer:
         rows = x if isinstance(x, Rows) else quantize_rows(x)
         run = integer_matmul(w.packing.kind, w.packing.scale)
-        with gate:
+        with launch(work) as count:
             run(
                 w.data,
                 panel_bytes,
@@ -105,15 +106,15 @@ def _run(x: F32 | Rows, w: Matrix, out: F32) -> None:
                 rows.scale,
                 rows.sums,
                 out,
-                threads(),
+                count,
             )
         return
     if isinstance(x, Rows):
         raise TypeError(f"a {w.format} matrix takes f32 rows, not rows rounded to int8")
-    with gate:
+    with launch(work) as count:
         float_matmul(w.packing.kind)(
             w.data, panel_bytes, -(-w.cols // CHUNK), max(1, w.packing.block // CHUNK), w.places, padded_columns(x), out,
-            threads(),
+            count,
         )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from engine.arrays import F32, aligned
 from engine.kernels.compile import kernel
 from engine.kernels.lanes import lane_dot, lane_sum
 from engine.kernels.scalar import exp
+from engine.kernels.threads import over_rows
 
 NONE: Any = np.empty(0, np.float32)
 
@@ -51,7 +52,14 @@ def rms_norm(
         )
     out = aligned(lines.shape, np.float32)
     given = NONE if weight is None else weight
-    _rms_norm(lines, given, np.float32(epsilon), np.float32(1 if plus_one else 0), out)
+    each = max(1, len(given) // lines.shape[1])  # groups that a weight spans: rows are cut between its repetitions
+    spans, plus = len(lines) // each, np.float32(1 if plus_one else 0)
+
+    def run(rows: slice) -> None:
+        some = slice(rows.start * each, rows.stop * each)
+        _rms_norm(lines[some], given, np.float32(epsilon), plus, out[some])
+
+    over_rows(spans, lines.size, run)
     return out.reshape(x.shape)
 
 
@@ -90,7 +98,7 @@ def l2_normalize(x: F32, epsilon: float, *, width: int | None = None) -> F32:
     """x / sqrt(sum(x²) + epsilon) over groups of `width` (default: the last dimension); same shape as x."""
     lines = _lines(x, width)
     out = aligned(lines.shape, np.float32)
-    _l2_normalize(lines, np.float32(epsilon), out)
+    over_rows(len(lines), lines.size, lambda rows: _l2_normalize(lines[rows], np.float32(epsilon), out[rows]))
     return out.reshape(x.shape)
 
 
@@ -112,7 +120,7 @@ def softmax(x: F32) -> F32:
     """Softmax over the last dimension; same shape as x."""
     lines = _lines(x, None)
     out = aligned(lines.shape, np.float32)
-    _softmax(lines, out)
+    over_rows(len(lines), lines.size, lambda rows: _softmax(lines[rows], out[rows]))
     return out.reshape(x.shape)
 
 

@@ -28,7 +28,7 @@ from engine.formats.codes import E2M1_DOUBLED
 from engine.kernels.float_tile import FLOAT_BYTES, FLOAT_ROWS
 from engine.kernels.integer_tile import SCALE_BYTES
 from engine.kernels.packing_kernels import pack_nibbles, pack_rounded
-from engine.kernels.threads import gate, threads
+from engine.kernels.threads import launch
 
 Weights: TypeAlias = Literal["auto", "native", "q8", "q4"]
 
@@ -104,10 +104,10 @@ def pack_into(stored: StoredMatrix, packing: Packing, data: U8) -> None:
         )
     panels[:, -64:] = 0  # what follows a panel up to a multiple of 64, so that bytes depend on weights alone
     if packing.integer and kept and isinstance(stored, Int4Matrix | MXFP4Matrix):
-        with gate:
+        with launch(4 * stored.rows * stored.cols) as count:
             pack_nibbles(
                 *_nibbles(stored), SCALE_BYTES[packing.scale], 0 if packing.kind == "mxfp4" else 8, stored.rows, stored.cols,
-                data, panel_bytes, threads(),
+                data, panel_bytes, count,
             )  # fmt: skip
         return
     step = max(1, (4 << 20) // (packing.panel_rows * max(1, stored.cols)))
@@ -123,10 +123,10 @@ def pack_into(stored: StoredMatrix, packing: Packing, data: U8) -> None:
             _integer_panels(groups, packing, some)
         else:
             values, kind = _floats(part)
-            with gate:
+            with launch(4 * stored.rows * stored.cols) as count:
                 pack_rounded(
                     np.ascontiguousarray(values).reshape(-1), kind, part.rows, part.cols, packing.kind == "q8",
-                    some.reshape(-1), panel_bytes, threads(),
+                    some.reshape(-1), panel_bytes, count,
                 )  # fmt: skip
 
 

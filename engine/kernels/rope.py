@@ -9,6 +9,7 @@ import numpy as np
 from engine.arrays import F32, I32, Array, aligned
 from engine.kernels.compile import kernel
 from engine.kernels.scalar import pow64, sincos64
+from engine.kernels.threads import over_rows
 
 
 @kernel
@@ -74,7 +75,8 @@ def rope(x: F32, cos: F32, sin: F32, *, interleaved: bool = False, first: int = 
             f"rows {list(x.shape)} cannot be rotated by tables {list(cos.shape)} from dimension {first}"
         )
     out = aligned(x.shape, np.float32)
-    _rope(np.ascontiguousarray(x, np.float32), cos, sin, first, interleaved, out)
+    x = np.ascontiguousarray(x, np.float32)
+    over_rows(len(x), x.size, lambda rows: _rope(x[rows], cos[rows], sin[rows], first, interleaved, out[rows]))
     return out
 
 

@@ -12,6 +12,7 @@ from engine.arrays import F32, Array, aligned
 from engine.formats.groups import GROUP
 from engine.kernels.compile import kernel
 from engine.kernels.quantize import quantize_group
+from engine.kernels.threads import over_rows
 
 __all__ = ["Rows", "quantize_rows"]
 
@@ -80,5 +81,6 @@ def quantize_rows(x: F32) -> Rows:
     groups = -(-cols // GROUP)
     q, scale = aligned((count, groups * GROUP), np.int8), aligned((count, groups), np.float32)
     sums = aligned((count, groups), np.int32)
-    _quantize(np.ascontiguousarray(x), q, scale, sums)
+    x = np.ascontiguousarray(x)
+    over_rows(count, x.size, lambda rows: _quantize(x[rows], q[rows], scale[rows], sums[rows]))
     return Rows(q, scale, sums, cols)

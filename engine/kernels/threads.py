@@ -1,21 +1,26 @@
 """How many threads the kernels use, and that one launch at a time has them.
 
-Kernels launch through Numba's OpenMP layer where libgomp is installed, else through its workqueue. One lock
-is held a launch: two models or sessions in one process then take turns kernel by kernel, instead of both
-slowing down (and the workqueue, which does not allow two launches at a time, is safe).
+Kernels launch through Numba's OpenMP layer where libgomp is installed, else through its workqueue. One lock is held a
+launch: two models or sessions in one process then take turns kernel by kernel, instead of both slowing down (and the
+workqueue, which does not allow two launches at a time, is safe). Work too small to be worth a launch stays in the
+calling thread. Functions that are not parallel themselves are run on slices of rows by a few Python threads.
 """
 
 import os
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from numba import set_num_threads as untyped_set_num_threads
 from numba.core import config as untyped_config
 
 config: Any = untyped_config
+set_num_threads: Any = untyped_set_num_threads
 
-gate = threading.RLock()
-"""Held while a parallel kernel runs."""
+SMALL = 1 << 19  # multiplications below which one thread is faster than a launch
+LARGE = 1 << 18  # elements from which rows are shared among threads
 
 
 def physical_cores() -> int:
@@ -31,6 +36,30 @@ def physical_cores() -> int:
     return max(1, len(cores))
 
 
+class _Launches:
+    """The lock, the number of threads chosen, and the number each calling thread has told Numba."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.count = 0
+        self.told = threading.local()
+        self.pool: ThreadPoolExecutor | None = None
+
+    def tell(self, count: int) -> None:
+        if getattr(self.told, "count", 0) != count:
+            set_num_threads(count)
+            self.told.count = count
+
+    def workers(self) -> ThreadPoolExecutor:
+        with self.lock:
+            if self.pool is None:
+                self.pool = ThreadPoolExecutor(max(1, config.NUMBA_NUM_THREADS), "rows")
+            return self.pool
+
+
+_launches = _Launches()
+
+
 def set_threads(count: int | None = None) -> int:
     """Use `count` threads from now on in all kernels (None: one a physical core). Returns the number set.
 
@@ -38,16 +67,46 @@ def set_threads(count: int | None = None) -> int:
     """
     if count is not None and count < 1:
         raise ValueError(f"kernels need at least one thread, not {count}")
-    chosen: int = min(count or physical_cores(), config.NUMBA_NUM_THREADS)
-    with gate:
-        _Chosen.count = chosen
-    return chosen
-
-
-class _Chosen:
-    count = 0
+    _launches.count = min(count or physical_cores(), config.NUMBA_NUM_THREADS)
+    return _launches.count
 
 
 def threads() -> int:
     """The number of threads kernels use."""
-    return _Chosen.count or set_threads()
+    return _launches.count or set_threads()
+
+
+class launch:  # noqa: N801  (reads as a word: with launch(work) as count)
+    """Holds the kernels' threads for one launch of `work` multiplications; gives the number of threads to use."""
+
+    __slots__ = ("work",)
+
+    def __init__(self, work: int) -> None:
+        self.work = work
+
+    def __enter__(self) -> int:
+        _launches.lock.acquire()
+        count = 1 if self.work < SMALL else threads()
+        _launches.tell(count)
+        return count
+
+    def __exit__(self, *exc: object) -> None:
+        _launches.lock.release()
+
+
+gate = launch(SMALL)
+"""`with gate:` holds all threads for a launch of a size not known; the kernel is then given `threads()`."""
+
+
+def over_rows(rows: int, elements: int, run: Callable[[slice], None]) -> None:
+    """Calls `run` for slices that together are all rows, from several threads when there are many elements."""
+    shares = min(threads(), rows)
+    if shares < 2 or elements < LARGE:
+        run(slice(0, rows))
+        return
+    bounds = [rows * share // shares for share in range(shares + 1)]
+    pool = _launches.workers()
+    waiting = [pool.submit(run, slice(low, high)) for low, high in zip(bounds[1:-1], bounds[2:], strict=True)]
+    run(slice(0, bounds[1]))
+    for future in waiting:
+        future.result()

@@ -1,0 +1,151 @@
+"""How fast the kernels are on this machine, beside what its memory can do: figures for `swarm bench engine`.
+
+Weights are made up in memory, nothing is read from disk. Each figure is the median of several runs, with the quartiles.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numba import prange
+
+from engine.arrays import F32, Array, aligned
+from engine.formats import BF16Matrix, F32Matrix, Int4Matrix, MXFP4Matrix, StoredMatrix, f32_to_bf16
+from engine.kernels import attention, kernel, matmul, pack, quantize_rows, threads
+from engine.kernels.packing import Weights
+from engine.kernels.threads import launch
+
+FORMATS = ("q8", "q4", "int4", "mxfp4", "bf16", "f32")
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds a run: median and quartiles."""
+
+    median_s: float
+    low_s: float
+    high_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """One measurement: what was run, how long it took, bytes of weights (or cache) read and multiplications a run."""
+
+    name: str
+    timing: Timing
+    nbytes: int
+    macs: int
+
+    @property
+    def gbytes_per_s(self) -> float:
+        return self.nbytes / self.timing.median_s / 1e9
+
+    @property
+    def gmacs_per_s(self) -> float:
+        return self.macs / self.timing.median_s / 1e9
+
+
+def timed(run: Callable[[], object], *, least_runs: int = 5, least_s: float = 0.3) -> Timing:
+    """Runs once unmeasured, then at least `least_runs` times and for `least_s` seconds."""
+    run()
+    seconds: list[float] = []
+    while len(seconds) < least_runs or sum(seconds) < least_s:
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    low, median, high = np.percentile(seconds, [25, 50, 75])
+    return Timing(float(median), float(low), float(high))
+
+
+@kernel(parallel=True)
+def _read(data, totals, threads):  # type: ignore[no-untyped-def]
+    share = len(data) // threads
+    for t in prange(threads):
+        some = data[t * share : (t + 1) * share]
+        total = np.int64(0)
+        for i in range(len(some)):
+            total += some[i]
+        totals[t * 8] = total
+
+
+def read_speed(nbytes: int = 512 << 20) -> Speed:
+    """A plain read of memory that no cache holds, by all threads."""
+    data = np.ones(nbytes // 8, np.int64)
+    totals = np.zeros(8 * threads(), np.int64)
+
+    def run() -> None:
+        with launch(nbytes) as count:
+            _read(data, totals, count)
+
+    return Speed("plain read", timed(run), data.nbytes, 0)
+
+
+def made_up_matrix(kind: str, rows: int, cols: int, seed: int = 0) -> tuple[StoredMatrix, Weights]:
+    """A matrix for one of FORMATS, and the choice of weights that keeps it so. Rows repeat, to be made quickly."""
+    rng = np.random.default_rng(seed)
+    some = min(rows, 64)
+
+    def repeated(part: Array) -> Array:
+        return np.ascontiguousarray(np.tile(part, (-(-rows // some), 1))[:rows])
+
+    if kind == "int4":
+        packed = rng.integers(-(2**31), 2**31, (some, -(-cols // 8))).astype(np.int32)
+        scales = f32_to_bf16(rng.random((some, -(-cols // 32)), np.float32))
+        return Int4Matrix(repeated(packed), repeated(scales), cols), "auto"
+    if kind == "mxfp4":
+        codes = rng.integers(0, 256, (some, cols // 2)).astype(np.uint8)
+        exponents = rng.integers(115, 125, (some, -(-cols // 32))).astype(np.uint8)
+        return MXFP4Matrix(repeated(codes), repeated(exponents)), "auto"
+    values = rng.standard_normal((some, cols), np.float32) * np.float32(0.02)
+    if kind == "f32":
+        return F32Matrix(repeated(values)), "native"
+    stored = BF16Matrix(repeated(f32_to_bf16(values)))
+    if kind == "bf16":
+        return stored, "native"
+    return stored, "q4" if kind == "q4" else "q8"
+
+
+def matmul_speed(kind: str, rows: int, cols: int, tokens: int) -> Speed:
+    """One matrix [rows, cols] times `tokens` rows, rounded beforehand on the integer path."""
+    w = pack(*made_up_matrix(kind, rows, cols))
+    x: F32 = np.random.default_rng(1).standard_normal((tokens, cols), np.float32)
+    given = quantize_rows(x) if w.integer else x
+    out = aligned((tokens, rows), np.float32)
+    timing = timed(lambda: matmul(given, w, out))
+    return Speed(f"{kind} [{rows}, {cols}] × {tokens}", timing, w.nbytes, rows * cols * tokens)
+
+
+def attention_speed(
+    heads: int, key_heads: int, dim: int, context: int, tokens: int, dtype: str = "float16", layers: int = 1
+) -> Speed:
+    """Attention of the last `tokens` rows of a context, over `layers` caches in turn (so that none stays in a cache)."""
+    rng = np.random.default_rng(0)
+    caches = []
+    for _ in range(layers):
+        k, v = (aligned((context, key_heads, dim), dtype) for _ in range(2))
+        for cache in (k, v):
+            cache[...] = rng.standard_normal((1, key_heads, dim), np.float32)
+        caches.append((k, v))
+    q = rng.standard_normal((tokens, heads, dim), np.float32)
+    positions = np.arange(context - tokens, context, dtype=np.int32)
+
+    def run() -> None:
+        for k, v in caches:
+            attention(q, k, v, positions, scale=dim**-0.5)
+
+    seen = tokens * (2 * context - tokens + 1) // 2
+    nbytes = sum(k.nbytes + v.nbytes for k, v in caches)
+    name = f"attention {heads}/{key_heads} × {dim}, {context} keys × {tokens}"
+    return Speed(name, timed(run), nbytes, 2 * layers * seen * heads * dim)
+
+
+def kernel_speeds(kinds: Sequence[str] = FORMATS, *, cols: int = 2048, tokens: int = 128) -> list[Speed]:
+    """The usual table: plain read; each format with one row from memory, and with many rows."""
+    speeds = [read_speed()]
+    for kind in kinds:
+        bytes_a_weight = {"q8": 1.06, "bf16": 2.0, "f32": 4.0}.get(kind, 0.56)
+        rows = int((256 << 20) / (cols * bytes_a_weight)) // 16 * 16
+        speeds.append(matmul_speed(kind, rows, cols, 1))
+        speeds.append(matmul_speed(kind, 2048, cols, tokens))
+    return speeds
