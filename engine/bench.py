@@ -1,6 +1,7 @@
 """How fast the kernels are on this machine, beside what its memory can do: figures for `swarm bench engine`.
 
-Weights are made up in memory, nothing is read from disk. Each figure is the median of several runs, with the quartiles.
+Weights are made up in memory, nothing is read from disk. Each figure is the median of several runs, with the
+quartiles.
 """
 
 import time
@@ -30,7 +31,9 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """One measurement: what was run, how long it took, bytes of weights (or cache) read and multiplications a run."""
+    """One measurement: what was run, how long it took, bytes of weights (or cache) read and
+    multiplications a run.
+    """
 
     name: str
     timing: Timing
@@ -82,7 +85,9 @@ def read_speed(nbytes: int = 512 << 20) -> Speed:
 
 
 def made_up_matrix(kind: str, rows: int, cols: int, seed: int = 0) -> tuple[StoredMatrix, Weights]:
-    """A matrix for one of FORMATS, and the choice of weights that keeps it so. Rows repeat, to be made quickly."""
+    """A matrix for one of FORMATS, and the choice of weights that keeps it so. Rows repeat, to be made
+    quickly.
+    """
     rng = np.random.default_rng(seed)
     some = min(rows, 64)
 
@@ -119,7 +124,9 @@ def matmul_speed(kind: str, rows: int, cols: int, tokens: int) -> Speed:
 def attention_speed(
     heads: int, key_heads: int, dim: int, context: int, tokens: int, dtype: str = "float16", layers: int = 1
 ) -> Speed:
-    """Attention of the last `tokens` rows of a context, over `layers` caches in turn (so that none stays in a cache)."""
+    """Attention of the last `tokens` rows of a context, over `layers` caches in turn (so that none
+    stays in a cache).
+    """
     rng = np.random.default_rng(0)
     caches = []
     for _ in range(layers):

@@ -36,8 +36,8 @@ class FP8Matrix(StoredMatrix):
         whole = (int(picked[-1]) if self.rows else 0, self.cols - 1)
         if codes.dtype != np.uint8 or scales.ndim != 2 or scales.shape[1] != whole[1] // block[1] + 1:
             raise FormatError(
-                f"an FP8 matrix {list(codes.shape)} ({codes.dtype}) with blocks {list(block)} cannot have scales "
-                f"{list(scales.shape)}"
+                f"an FP8 matrix {list(codes.shape)} ({codes.dtype}) with blocks {list(block)} cannot have "
+                f"scales {list(scales.shape)}"
             )
         if scales.shape[0] <= whole[0] // block[0]:
             raise FormatError(

@@ -18,7 +18,9 @@ from engine.formats.stored import FormatError, StoredMatrix, rows_of
 
 
 class MXFP4Matrix(StoredMatrix):
-    """`packed` uint8 or int8 [rows, cols / 2] or [rows, groups, 16]; `scales` uint8 [rows, ceil(cols / 32)]."""
+    """`packed` uint8 or int8 [rows, cols / 2] or [rows, groups, 16]; `scales` uint8 [rows, ceil(cols /
+    32)].
+    """
 
     def __init__(self, packed: Array, scales: Array) -> None:
         if packed.ndim == 3 and packed.shape[2] == GROUP // 2:
@@ -28,7 +30,8 @@ class MXFP4Matrix(StoredMatrix):
         self.rows, self.cols = packed.shape[0], 2 * packed.shape[1]
         if scales.dtype != np.uint8 or scales.shape != (self.rows, -(-self.cols // GROUP)):
             raise FormatError(
-                f"MXFP4 weights [{self.rows}, {self.cols}] cannot have scales {scales.dtype} {list(scales.shape)}"
+                f"MXFP4 weights [{self.rows}, {self.cols}] cannot have scales "
+                f"{scales.dtype} {list(scales.shape)}"
             )
         self.packed, self.scales = packed, scales
 

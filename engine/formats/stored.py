@@ -59,7 +59,8 @@ class _Plain(StoredMatrix):
     def __init__(self, values: Array) -> None:
         if values.ndim != 2 or values.dtype != self.dtype:
             raise FormatError(
-                f"a {self.name} matrix needs {self.dtype} [rows, cols], not {values.dtype} {list(values.shape)}"
+                f"a {self.name} matrix needs {self.dtype} [rows, cols], not {values.dtype} "
+                f"{list(values.shape)}"
             )
         self.values = values
         self.rows, self.cols = values.shape

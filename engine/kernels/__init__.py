@@ -33,9 +33,14 @@ from engine.kernels.rows import Rows, quantize_rows
 from engine.kernels.threads import physical_cores, set_threads, threads
 
 __all__ = [
-    "Activation", "ExpertRows", "ExpertShape", "Matrix", "Packing", "Rows", "Weights", "activation", "attention", "choose",
-    "combine", "device", "dots", "erf", "exp", "gelu", "gelu_tanh", "inverse_frequencies", "inverse_rope", "kernel",
-    "l2_normalize", "layer_norm", "log", "log1p", "log_sigmoid", "matmul", "matmul_parts", "on_compile", "pack",
-    "pack_expert", "physical_cores", "powers", "quantize_rows", "rms_norm", "rope", "rope_tables", "run_experts",
-    "run_mlp", "set_threads", "sigmoid", "silu", "softmax", "softplus", "stackable", "sums", "tanh", "threads", "topk",
+    "Activation", "ExpertRows", "ExpertShape", "Matrix", "Packing", "Rows", "Weights", "activation",
+    "attention", "choose",
+    "combine", "device", "dots", "erf", "exp", "gelu", "gelu_tanh", "inverse_frequencies", "inverse_rope",
+    "kernel",
+    "l2_normalize", "layer_norm", "log", "log1p", "log_sigmoid", "matmul", "matmul_parts", "on_compile",
+    "pack",
+    "pack_expert", "physical_cores", "powers", "quantize_rows", "rms_norm", "rope", "rope_tables",
+    "run_experts",
+    "run_mlp", "set_threads", "sigmoid", "silu", "softmax", "softplus", "stackable", "sums", "tanh",
+    "threads", "topk",
 ]  # fmt: skip

@@ -52,8 +52,10 @@ def attention(
     work = q.size * (keys.shape[1] if keys is not None else int(positions.max()) + 1 - start)
     with launch(work) as count:
         attend(
-            rows, k, v, np.ascontiguousarray(positions, np.int32), start, q.shape[2], width, np.float32(scale),
-            0 if window is None else window, NO_SINKS if sinks is None else sinks, NO_KEYS if keys is None else keys,
+            rows, k, v, np.ascontiguousarray(positions, np.int32), start, q.shape[2], width,
+            np.float32(scale),
+            0 if window is None else window, NO_SINKS if sinks is None else sinks,
+            NO_KEYS if keys is None else keys,
             NO_BIAS if bias is None else bias, out.reshape(-1, width), count,
         )  # fmt: skip
     return out

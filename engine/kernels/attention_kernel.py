@@ -49,7 +49,8 @@ def _gather(cache, rows, low, high, start, head, width, out):  # type: ignore[no
 
 @kernel
 def _block(  # type: ignore[no-untyped-def]
-    q, k, v, index, tokens, first, count, block, head, start, dim, width, scale, spans, positions, keys, bias, direct,
+    q, k, v, index, tokens, first, count, block, head, start, dim, width, scale, spans, positions, keys,
+    bias, direct,
     scores, wide_k, wide_v, tops, sums, parts,
 ):  # fmt: skip
     """One block of keys for rows first … first + count: maximum, sum and weighted values a row (sum 0: sees
@@ -233,8 +234,10 @@ def attend(q, k, v, positions, start, dim, width, scale, window, sinks, keys, bi
                 last_block = max(last_block, (spans[tokens[t], 1] + BLOCK - 1) // BLOCK)
             if split:
                 block = lowest + piece
-                _block(q, k, v, index, tokens, 0, rows, block, head, start, dim, width, scale, spans, positions, keys, bias,
-                       direct, scores, wide_k, wide_v, tops, sums, all_parts[piece, place * lines : (place + 1) * lines])  # fmt: skip
+                _block(q, k, v, index, tokens, 0, rows, block, head, start, dim, width, scale, spans,
+                positions, keys, bias,
+                       direct, scores, wide_k, wide_v, tops, sums,
+                       all_parts[piece, place * lines : (place + 1) * lines])  # fmt: skip
                 for t in range(rows):
                     all_tops[piece, place * lines + t], all_sums[piece, place * lines + t] = tops[t], sums[t]
                 continue
@@ -242,7 +245,8 @@ def attend(q, k, v, positions, start, dim, width, scale, window, sinks, keys, bi
                 run_tops[t], run_sums[t] = np.float32(-np.inf), np.float32(0)
                 _clear(out[index[t]])
             for block in range(first_block, last_block):
-                _block(q, k, v, index, tokens, 0, rows, block, head, start, dim, width, scale, spans, positions, keys, bias,
+                _block(q, k, v, index, tokens, 0, rows, block, head, start, dim, width, scale, spans,
+                positions, keys, bias,
                        direct, scores, wide_k, wide_v, tops, sums, parts)  # fmt: skip
                 for t in range(rows):
                     run_tops[t], run_sums[t] = _merge(

@@ -90,7 +90,8 @@ def _cached(kind: Any) -> tuple[str, Any]:
 
 @intrinsic
 def score_tile(
-    typing_context: Any, q: Any, index: Any, first: Any, count: Any, k: Any, start: Any, stride: Any, keys: Any, chunks: Any,
+    typing_context: Any, q: Any, index: Any, first: Any, count: Any, k: Any, start: Any, stride: Any,
+    keys: Any, chunks: Any,
     scale: Any, out: Any, out_stride: Any,
 ) -> Any:  # fmt: skip
     """out.flat[t · out_stride + j] = scale · (row index[first + t] of q) · (key j), for t < count <= QUERIES,
@@ -105,7 +106,8 @@ def score_tile(
         p = {
             "q": w.data_pointer(context, builder, kinds[0], a[0], w.F32),
             "index": w.data_pointer(context, builder, kinds[1], a[1], I64), "first": a[2], "count": a[3],
-            "k": offset(builder, w.data_pointer(context, builder, kinds[4], a[4], element), a[5]), "k_stride": a[6],
+            "k": offset(builder, w.data_pointer(context, builder, kinds[4], a[4], element), a[5]),
+            "k_stride": a[6],
             "keys": a[7], "chunks": a[8], "scale": a[9],
             "out": w.data_pointer(context, builder, kinds[10], a[10], w.F32), "out_stride": a[11],
         }  # fmt: skip
@@ -120,7 +122,8 @@ def score_tile(
 
 @intrinsic
 def value_tile(
-    typing_context: Any, weights: Any, w_start: Any, w_stride: Any, count: Any, v: Any, start: Any, stride: Any, keys: Any,
+    typing_context: Any, weights: Any, w_start: Any, w_stride: Any, count: Any, v: Any, start: Any,
+    stride: Any, keys: Any,
     chunks: Any, out: Any, out_start: Any, out_stride: Any,
 ) -> Any:  # fmt: skip
     """out.flat[out_start + t · out_stride + d] = sum over j of weights.flat[w_start + t · w_stride + j] ·
@@ -134,10 +137,13 @@ def value_tile(
     def generate(context: Any, builder: Any, signature: Any, a: Any) -> Any:
         kinds = signature.args
         p = {
-            "weights": offset(builder, w.data_pointer(context, builder, kinds[0], a[0], w.F32), a[1]), "w_stride": a[2],
-            "count": a[3], "v": offset(builder, w.data_pointer(context, builder, kinds[4], a[4], element), a[5]),
+            "weights": offset(builder, w.data_pointer(context, builder, kinds[0], a[0], w.F32), a[1]),
+            "w_stride": a[2],
+            "count": a[3], "v": offset(builder, w.data_pointer(context, builder, kinds[4], a[4], element),
+            a[5]),
             "v_stride": a[6], "keys": a[7], "chunks": a[8],
-            "out": offset(builder, w.data_pointer(context, builder, kinds[9], a[9], w.F32), a[10]), "out_stride": a[11],
+            "out": offset(builder, w.data_pointer(context, builder, kinds[9], a[9], w.F32), a[10]),
+            "out_stride": a[11],
         }  # fmt: skip
         w.by_count(
             builder, p, [1, QUERIES], f"values_{name}", lambda b, size, named: _values(b, size, name, named)

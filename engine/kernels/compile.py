@@ -81,7 +81,9 @@ class _KernelCache(caching.FunctionCache):  # type: ignore[misc]
 
 
 def kernel(function: Callable[..., Any] | None = None, *, parallel: bool = False) -> Any:
-    """Decorator: compiles on the first call, releases the GIL, keeps the machine code on disk. No fastmath."""
+    """Decorator: compiles on the first call, releases the GIL, keeps the machine code on disk. No
+    fastmath.
+    """
 
     def wrap(function: Callable[..., Any]) -> Any:
         dispatcher: Any = njit(nogil=True, parallel=parallel, error_model="numpy")(function)
@@ -92,12 +94,16 @@ def kernel(function: Callable[..., Any] | None = None, *, parallel: bool = False
 
 
 def device(function: Callable[..., Any]) -> Any:
-    """Decorator for functions that only kernels call: part of each caller's machine code, not kept by itself."""
+    """Decorator for functions that only kernels call: part of each caller's machine code, not kept by
+    itself.
+    """
     return njit(nogil=True, error_model="numpy")(function)
 
 
 def intrinsic(function: Callable[..., Any]) -> Any:
-    """Decorator for functions that write their LLVM code themselves; constants reach them as literal types."""
+    """Decorator for functions that write their LLVM code themselves; constants reach them as literal
+    types.
+    """
     return extending.intrinsic(prefer_literal=True)(function)
 
 

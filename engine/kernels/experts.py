@@ -37,7 +37,8 @@ class ExpertShape:
 
     @classmethod
     def of(
-        cls, gate: StoredMatrix, up: StoredMatrix, down: StoredMatrix, activation: Activation, weights: Weights,
+        cls, gate: StoredMatrix, up: StoredMatrix, down: StoredMatrix, activation: Activation,
+        weights: Weights,
         biases: bool = False,
     ) -> "ExpertShape":  # fmt: skip
         """The shape for matrices as stored. Where their formats differ, all are rounded to q8 (native:
@@ -102,7 +103,8 @@ class ExpertRows:
 
 
 def pack_expert(
-    shape: ExpertShape, gate: StoredMatrix, up: StoredMatrix, down: StoredMatrix, gate_bias: F32 | None = None,
+    shape: ExpertShape, gate: StoredMatrix, up: StoredMatrix, down: StoredMatrix,
+    gate_bias: F32 | None = None,
     up_bias: F32 | None = None, down_bias: F32 | None = None, out: U8 | None = None,
 ) -> U8:  # fmt: skip
     """One expert as a piece of memory, uint8 [shape.nbytes]: `out` if given (64-byte aligned), else new.
@@ -161,7 +163,8 @@ def _launch(
         run = integer_experts(shape.packing.kind, shape.packing.scale)
         with launch(work) as count:
             run(
-                flat, flat.view(np.float32), shape.layout(), code, parameters, rows.q, rows.scale, rows.sums, slot, row,
+                flat, flat.view(np.float32), shape.layout(), code, parameters, rows.q, rows.scale,
+                rows.sums, slot, row,
                 values, scale, plain, count,
             )  # fmt: skip
         return
@@ -170,7 +173,8 @@ def _launch(
     block = max(1, shape.packing.block // CHUNK)
     with launch(work) as count:
         float_experts(shape.packing.kind)(
-            flat, flat.view(np.float32), shape.layout(), block, code, parameters, padded_columns(x), slot, row, plain,
+            flat, flat.view(np.float32), shape.layout(), block, code, parameters, padded_columns(x), slot,
+            row, plain,
             count,
         )  # fmt: skip
 

@@ -49,7 +49,8 @@ def float_experts(kind_name: str) -> Any:
                     for part in range((count + FLOAT_ROWS - 1) // FLOAT_ROWS):
                         at = base + (block * (16 // FLOAT_ROWS) + part) * layout[6]
                         float_tile(
-                            kind, arena, at + layout[1], chunks, scale_block, x, sorted_row, first, some, gate,
+                            kind, arena, at + layout[1], chunks, scale_block, x, sorted_row, first, some,
+                            gate,
                             part * FLOAT_ROWS, 16,
                         )  # fmt: skip
                         float_tile(

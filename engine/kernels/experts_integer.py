@@ -81,11 +81,13 @@ def integer_experts(kind_name: str, scale_name: str) -> Any:
                     for part in range((count + 15) // 16):
                         at = base + (block * 2 + part) * layout[6]
                         integer_tile(
-                            kind, scale_kind, arena, at + layout[1], groups, q, scale, sums, sorted_row, first, some,
+                            kind, scale_kind, arena, at + layout[1], groups, q, scale, sums, sorted_row,
+                            first, some,
                             gate, part * 16, 32,
                         )  # fmt: skip
                         integer_tile(
-                            kind, scale_kind, arena, at + layout[2], groups, q, scale, sums, sorted_row, first, some,
+                            kind, scale_kind, arena, at + layout[2], groups, q, scale, sums, sorted_row,
+                            first, some,
                             up, part * 16, 32,
                         )  # fmt: skip
                     for t in range(some):
@@ -110,7 +112,8 @@ def integer_experts(kind_name: str, scale_name: str) -> Any:
                     some = min(WIDE, bounds[run + 1] - first)
                     for part in range((count + 15) // 16):
                         integer_tile(
-                            kind, scale_kind, arena, base + layout[3] + (block * 2 + part) * layout[7], inner_groups, h,
+                            kind, scale_kind, arena, base + layout[3] + (block * 2 + part) * layout[7],
+                            inner_groups, h,
                             h_scale, h_sums, same, first, some, wide, part * 16, 32,
                         )  # fmt: skip
                     for t in range(some):

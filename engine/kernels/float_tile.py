@@ -91,7 +91,8 @@ def _tile(builder: Builder, kind: str, tokens: int, p: dict[str, Value]) -> None
 
 @intrinsic
 def float_tile(
-    typing_context: Any, kind: Any, data: Any, start: Any, chunks: Any, block: Any, x: Any, index: Any, first: Any,
+    typing_context: Any, kind: Any, data: Any, start: Any, chunks: Any, block: Any, x: Any, index: Any,
+    first: Any,
     count: Any, out: Any, place: Any, stride: Any,
 ) -> Any:  # fmt: skip
     """out[place + t · stride + r] = row r of the panel at byte `start` of `data` times row index[first + t]
@@ -113,7 +114,8 @@ def float_tile(
 
         one = constant(I64, 1)
         p = {
-            "panel": offset(builder, pointer(1, I8), a[2]), "chunks": a[3], "block": a[4], "x": pointer(5, w.F32),
+            "panel": offset(builder, pointer(1, I8), a[2]), "chunks": a[3], "block": a[4], "x": pointer(5,
+            w.F32),
             "blocks": builder.add(builder.sdiv(builder.sub(a[3], one), a[4]), one), "index": pointer(6, I64),
             "first": a[7], "count": a[8], "out": offset(builder, pointer(9, w.F32), a[10]),
             "stride": a[11],

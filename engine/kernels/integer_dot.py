@@ -35,7 +35,9 @@ class Writer:
     # weights
 
     def steps(self, group: Value) -> Steps:
-        """The 8 steps of the group whose packed weights start at `group` (an i8 pointer; best 64-byte aligned)."""
+        """The 8 steps of the group whose packed weights start at `group` (an i8 pointer; best 64-byte
+        aligned).
+        """
         if self.kind == "q8":
             return [
                 [self.byte(self._load(group, step, piece)) for piece in range(self.pieces)]
@@ -83,20 +85,24 @@ class Writer:
     # products
 
     def start(self, group_sum: Value) -> list[Value]:
-        """The sums of a group before its first step; `group_sum` is the i32 sum of the token's activations."""
+        """The sums of a group before its first step; `group_sum` is the i32 sum of the token's
+        activations.
+        """
         if self.signed:
             return [constant(self.ints, 0)] * self.pieces
         undo = self.b.mul(group_sum, constant(I32, -BIAS[self.kind]))
         return [splat(self.b, undo, self.lanes)] * self.pieces
 
     def group(self, steps: Steps, x: Value, group_sum: Value) -> list[Value]:
-        """int32 sums of one token for one group, a piece a register; `x` points to its 32 int8 activations."""
+        """int32 sums of one token for one group, a piece a register; `x` points to its 32 int8
+        activations.
+        """
         none = [constant(self.ints, 0)] * self.pieces
         chains = [self.start(group_sum), *([none] * (self.chains - 1))]
         for step in range(STEPS):
             four = self.broadcast(load(self.b, offset(self.b, x, 4 * step), I32, 4))
-            total = chains[step % self.chains]
-            chains[step % self.chains] = [self.dot(total[p], steps[step][p], four) for p in range(self.pieces)]
+            chain, pieces = step % self.chains, range(self.pieces)
+            chains[chain] = [self.dot(chains[chain][p], steps[step][p], four) for p in pieces]
         while len(chains) > 1:
             one, two = chains.pop(), chains.pop(0)
             chains.append([self.b.add(a, b) for a, b in zip(one, two, strict=True)])

@@ -87,7 +87,8 @@ def write_tile(
         g = loop.index
         if tokens == 1:
             for line in range(0, weight_bytes, 64):
-                w.prefetch(b, offset(b, p["panel"], b.add(b.mul(g, constant(I64, weight_bytes)), constant(I64, AHEAD + line))))
+                ahead = b.add(b.mul(g, constant(I64, weight_bytes)), constant(I64, AHEAD + line))
+                w.prefetch(b, offset(b, p["panel"], ahead))
         steps = writer.steps(offset(b, p["panel"], b.mul(g, constant(I64, weight_bytes))))
         at = offset(b, scales, b.mul(g, constant(I64, 16 * SCALE_BYTES[scale_kind])))
         w_scales = [
@@ -120,7 +121,8 @@ def make_tile(isa_name: str) -> Any:
 
     @intrinsic
     def tile(
-        typing_context: Any, kind: Any, scale_kind: Any, data: Any, start: Any, groups: Any, q: Any, scale: Any, sums: Any,
+        typing_context: Any, kind: Any, scale_kind: Any, data: Any, start: Any, groups: Any, q: Any,
+        scale: Any, sums: Any,
         index: Any, first: Any, count: Any, out: Any, place: Any, stride: Any,
     ) -> Any:  # fmt: skip
         if not (isinstance(kind, types.IntegerLiteral) and isinstance(scale_kind, types.IntegerLiteral)):

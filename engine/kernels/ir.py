@@ -42,7 +42,9 @@ def suffix(kind: Any) -> str:
 
 
 def fma(builder: Builder, a: Value, b: Value, c: Value) -> Value:
-    """a · b + c with one rounding, on scalars or vectors; without the instruction it becomes calls of fmaf."""
+    """a · b + c with one rounding, on scalars or vectors; without the instruction it becomes calls of
+    fmaf.
+    """
     return call(builder, f"llvm.fma.{suffix(a.type)}", a.type, [a, b, c])
 
 
@@ -137,7 +139,9 @@ def by_count(
 
 
 def sum_lanes(builder: Builder, value: Value) -> Value:
-    """The fixed tree of the float path: the upper half of the lanes is added to the lower until one is left."""
+    """The fixed tree of the float path: the upper half of the lanes is added to the lower until one is
+    left.
+    """
     lanes = value.type.count
     while lanes > 1:
         lanes //= 2

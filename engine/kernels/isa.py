@@ -19,7 +19,9 @@ __all__ = ["ISAS", "Isa", "isa"]
 
 @dataclass(frozen=True, slots=True)
 class Isa:
-    """A way to write the integer kernels. `lanes` rows fit a register; `tokens` share each load of weights."""
+    """A way to write the integer kernels. `lanes` rows fit a register; `tokens` share each load of
+    weights.
+    """
 
     name: str
     lanes: int
@@ -49,7 +51,8 @@ BY_NAME = {
     "sapphirerapids": "avx512vnni", "emeraldrapids": "avx512vnni", "graniterapids": "avx512vnni",
     "znver4": "avx512vnni", "znver5": "avx512vnni",
     "apple-m1": "neon", "apple-m2": "neon", "apple-m3": "neon", "apple-m4": "neon", "neoverse-n1": "neon",
-    "neoverse-n2": "neon", "neoverse-v1": "neon", "neoverse-v2": "neon", "cortex-a76": "neon", "cortex-a78": "neon",
+    "neoverse-n2": "neon", "neoverse-v1": "neon", "neoverse-v2": "neon", "cortex-a76": "neon",
+    "cortex-a78": "neon",
 }  # fmt: skip
 
 

@@ -16,7 +16,9 @@ from engine.kernels.threads import launch
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matrix:
-    """Packed weights [rows, cols] = [outputs, inputs]. `parts`: rows of each matrix when several are stacked."""
+    """Packed weights [rows, cols] = [outputs, inputs]. `parts`: rows of each matrix when several are
+    stacked.
+    """
 
     packing: Packing
     rows: int
@@ -113,7 +115,8 @@ def _run(x: F32 | Rows, w: Matrix, out: F32) -> None:
         raise TypeError(f"a {w.format} matrix takes f32 rows, not rows rounded to int8")
     with launch(work) as count:
         float_matmul(w.packing.kind)(
-            w.data, panel_bytes, -(-w.cols // CHUNK), max(1, w.packing.block // CHUNK), w.places, padded_columns(x), out,
+            w.data, panel_bytes, -(-w.cols // CHUNK), max(1, w.packing.block // CHUNK), w.places,
+            padded_columns(x), out,
             count,
         )  # fmt: skip
 
@@ -139,7 +142,9 @@ def matmul(x: F32 | Rows, w: Matrix, out: F32 | None = None) -> F32:
 
 
 def matmul_parts(x: F32 | Rows, w: Matrix) -> list[F32]:
-    """x [N, K] times each of the stacked matrices: contiguous f32 [N, rows of the part] each, in one launch."""
+    """x [N, K] times each of the stacked matrices: contiguous f32 [N, rows of the part] each, in one
+    launch.
+    """
     count = len(x)
     flat = aligned((count * w.rows,), np.float32)
     if count:

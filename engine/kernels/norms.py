@@ -52,7 +52,8 @@ def rms_norm(
         )
     out = aligned(lines.shape, np.float32)
     given = NONE if weight is None else weight
-    each = max(1, len(given) // lines.shape[1])  # groups that a weight spans: rows are cut between its repetitions
+    # Groups that a weight spans: rows are cut only between its repetitions.
+    each = max(1, len(given) // lines.shape[1])
     spans, plus = len(lines) // each, np.float32(1 if plus_one else 0)
 
     def run(rows: slice) -> None:
@@ -131,7 +132,9 @@ def _lane_sums(x, out):  # type: ignore[no-untyped-def]
 
 
 def sums(x: F32) -> F32:
-    """Sum over the last dimension in the order of `lanes`: use it where np.sum would depend on the machine."""
+    """Sum over the last dimension in the order of `lanes`: use it where np.sum would depend on the
+    machine.
+    """
     lines = _lines(x, None)
     out = np.empty(len(lines), np.float32)
     _lane_sums(lines, out)

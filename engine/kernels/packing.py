@@ -106,7 +106,8 @@ def pack_into(stored: StoredMatrix, packing: Packing, data: U8) -> None:
     if packing.integer and kept and isinstance(stored, Int4Matrix | MXFP4Matrix):
         with launch(4 * stored.rows * stored.cols) as count:
             pack_nibbles(
-                *_nibbles(stored), SCALE_BYTES[packing.scale], 0 if packing.kind == "mxfp4" else 8, stored.rows, stored.cols,
+                *_nibbles(stored), SCALE_BYTES[packing.scale], 0 if packing.kind == "mxfp4" else 8,
+                stored.rows, stored.cols,
                 data, panel_bytes, count,
             )  # fmt: skip
         return
@@ -125,7 +126,8 @@ def pack_into(stored: StoredMatrix, packing: Packing, data: U8) -> None:
             values, kind = _floats(part)
             with launch(4 * stored.rows * stored.cols) as count:
                 pack_rounded(
-                    np.ascontiguousarray(values).reshape(-1), kind, part.rows, part.cols, packing.kind == "q8",
+                    np.ascontiguousarray(values).reshape(-1), kind, part.rows, part.cols,
+                    packing.kind == "q8",
                     some.reshape(-1), panel_bytes, count,
                 )  # fmt: skip
 

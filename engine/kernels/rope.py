@@ -76,7 +76,11 @@ def rope(x: F32, cos: F32, sin: F32, *, interleaved: bool = False, first: int = 
         )
     out = aligned(x.shape, np.float32)
     x = np.ascontiguousarray(x, np.float32)
-    over_rows(len(x), x.size, lambda rows: _rope(x[rows], cos[rows], sin[rows], first, interleaved, out[rows]))
+
+    def run(rows: slice) -> None:
+        _rope(x[rows], cos[rows], sin[rows], first, interleaved, out[rows])
+
+    over_rows(len(x), x.size, run)
     return out
 
 

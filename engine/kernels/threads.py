@@ -1,8 +1,11 @@
 """How many threads the kernels use, and that one launch at a time has them.
 
-Kernels launch through Numba's OpenMP layer where libgomp is installed, else through its workqueue. One lock is held a
-launch: two models or sessions in one process then take turns kernel by kernel, instead of both slowing down (and the
-workqueue, which does not allow two launches at a time, is safe). Work too small to be worth a launch stays in the
+Kernels launch through Numba's OpenMP layer where libgomp is installed, else through its workqueue. One lock
+is held a
+launch: two models or sessions in one process then take turns kernel by kernel, instead of both slowing down
+(and the
+workqueue, which does not allow two launches at a time, is safe). Work too small to be worth a launch stays in
+the
 calling thread. Functions that are not parallel themselves are run on slices of rows by a few Python threads.
 """
 
@@ -10,6 +13,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +81,9 @@ def threads() -> int:
 
 
 class launch:  # noqa: N801  (reads as a word: with launch(work) as count)
-    """Holds the kernels' threads for one launch of `work` multiplications; gives the number of threads to use."""
+    """Holds the kernels' threads for one launch of `work` multiplications; gives the number of threads
+    to use.
+    """
 
     __slots__ = ("work",)
 
@@ -99,14 +105,16 @@ gate = launch(SMALL)
 
 
 def over_rows(rows: int, elements: int, run: Callable[[slice], None]) -> None:
-    """Calls `run` for slices that together are all rows, from several threads when there are many elements."""
+    """Calls `run` for slices that together are all rows, from several threads when there are many
+    elements.
+    """
     shares = min(threads(), rows)
     if shares < 2 or elements < LARGE:
         run(slice(0, rows))
         return
     bounds = [rows * share // shares for share in range(shares + 1)]
     pool = _launches.workers()
-    waiting = [pool.submit(run, slice(low, high)) for low, high in zip(bounds[1:-1], bounds[2:], strict=True)]
+    waiting = [pool.submit(run, slice(low, high)) for low, high in pairwise(bounds[1:])]
     run(slice(0, bounds[1]))
     for future in waiting:
         future.result()

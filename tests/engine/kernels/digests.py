@@ -1,4 +1,6 @@
-"""Prints one digest a kernel over fixed inputs; run under several CPU targets, the output has to be the same."""
+"""Prints one digest a kernel over fixed inputs; run under several CPU targets, the output has to be
+the same.
+"""
 
 import hashlib
 from collections.abc import Iterator
@@ -25,7 +27,8 @@ ROWS, COLS, TOKENS = 37, 75, 14
 def normal(seed: int, *shape: int) -> npt.NDArray[np.float32]:
     """Normally distributed f32 that depend on nothing but the seed: sums of twelve uniform integers."""
     draws = np.random.default_rng(seed).integers(0, 1 << 20, (*shape, 12)).sum(-1)
-    return ((draws - 6 * ((1 << 20) - 1)) / (1 << 20)).astype(np.float32)
+    values: npt.NDArray[np.float32] = ((draws - 6 * ((1 << 20) - 1)) / (1 << 20)).astype(np.float32)
+    return values
 
 
 def stored(seed: int, rows: int = ROWS, cols: int = COLS) -> dict[str, StoredMatrix]:
@@ -51,7 +54,8 @@ def stored(seed: int, rows: int = ROWS, cols: int = COLS) -> dict[str, StoredMat
 
 def matrices() -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
     chosen: dict[str, tuple[kernels.Weights, ...]] = {
-        "f32": ("native", "auto", "q4"), "f16": ("native",), "fp8": ("native",), "int4": ("auto",), "mxfp4": ("auto",)
+        "f32": ("native", "auto", "q4"), "f16": ("native",), "fp8": ("native",), "int4": ("auto",),
+        "mxfp4": ("auto",),
     }  # fmt: skip
     for name, choices in chosen.items():
         matrix = stored(5)[name]

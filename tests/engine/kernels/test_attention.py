@@ -1,5 +1,8 @@
-"""Attention against softmax(q · k) · v with the whole matrix; decode, prefill and any chunks of it give the same bits."""
+"""Attention against softmax(q · k) · v with the whole matrix; decode, prefill and any chunks of it
+give the same bits.
+"""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,8 +28,8 @@ def reference(q: F32, k: Any, v: Any, positions: Any, options: dict[str, Any]) -
             seen[n, chosen[chosen >= 0]] = True
     if "bias" in options:
         bias = options["bias"]
-        n, t = np.nonzero((distance >= 0) & (distance < bias.shape[2]))
-        scores[n, :, t] += bias[n, :, distance[n, t]]
+        row, key = np.nonzero((distance >= 0) & (distance < bias.shape[2]))
+        scores[row, :, key] += bias[row, :, distance[row, key]]
     scores = np.where(seen[:, None], scores, -np.inf)
     sinks = options.get("sinks", np.full(q.shape[1], -np.inf))
     top = np.maximum(scores.max(2), sinks)[:, :, None]
@@ -44,14 +47,14 @@ def chosen_keys(heads: int) -> dict[str, Any]:
     return {"keys": keys}
 
 
-OPTIONS = {
+OPTIONS: dict[str, Callable[[int], dict[str, Any]]] = {
     "plain": lambda heads: {},
     "window": lambda heads: {"window": 10},
     "wide window and sinks": lambda heads: {"window": 140, "sinks": normal(4, heads)},
     "keys": chosen_keys,
     "bias": lambda heads: {"bias": normal(5, COUNT, heads, 50)},
 }
-SHAPES = {  # heads, key heads, dimension of keys, of values
+SHAPES: dict[str, tuple[int, int, int, int, Any]] = {  # heads, key heads, dimension of keys, of values
     "grouped": (4, 2, 64, 32, np.float16),
     "odd": (2, 2, 40, 24, np.float16),
     "f32": (4, 1, 48, 32, np.float32),

@@ -1,4 +1,6 @@
-"""The cache of compiled kernels: a second process compiles nothing, importing compiles nothing, sources are watched."""
+"""The cache of compiled kernels: a second process compiles nothing, importing compiles nothing,
+sources are watched.
+"""
 
 import os
 import subprocess

@@ -1,4 +1,6 @@
-"""Experts against the same formula in numpy; a pair alone equals the pair among others; sums in the router's order."""
+"""Experts against the same formula in numpy; a pair alone equals the pair among others; sums in the
+router's order.
+"""
 
 import numpy as np
 import numpy.typing as npt
@@ -68,7 +70,7 @@ def test_against_numpy(weights: Weights, kind: str, biased: bool) -> None:
     ids = np.stack([rng.permutation(EXPERTS)[:CHOSEN] for _ in range(TOKENS)]).astype(np.int32)
     slot, row = ids.reshape(-1), np.repeat(np.arange(TOKENS, dtype=np.int32), CHOSEN)
     outputs = run_experts(shape, packed, x, slot, row)
-    expected = np.stack([reference(shape, s, x[r : r + 1])[0] for s, r in zip(slot, row, strict=True)])
+    expected = np.stack([reference(shape, int(s), x[r : r + 1])[0] for s, r in zip(slot, row, strict=True)])
     tolerance = 2e-3 if shape.integer else 1e-5  # rounding steps where f32 and f64 fall on different sides
     assert np.abs(outputs.f32() - expected).max() <= tolerance * np.abs(expected).max()
     for pair in (0, 7, 17):

@@ -1,4 +1,5 @@
-"""The same bits from every instruction set: those the host has in this process, other CPU targets in processes of their own.
+"""The same bits from every instruction set: those the host has in this process, other CPU targets in
+processes of their own.
 
 What no machine at hand can run (Arm, AVX-VNNI) is at least compiled for it.
 """

@@ -8,7 +8,8 @@ from engine.kernels import Rows, Weights, matmul, matmul_parts, pack, quantize_r
 from tests.engine.kernels.digests import COLS, ROWS, TOKENS, normal, stored
 
 CASES: list[tuple[str, Weights]] = [
-    *((name, weights) for name in ("f32", "f16", "bf16", "fp8", "int4", "mxfp4") for weights in ("native", "auto")),
+    *((name, "native") for name in ("f32", "f16", "bf16", "fp8", "int4", "mxfp4")),
+    *((name, "auto") for name in ("f32", "f16", "bf16", "fp8", "int4", "mxfp4")),
     ("f32", "q4"),
     ("int4", "q4"),
 ]  # fmt: skip
