@@ -126,6 +126,7 @@ class SwarmApp(App[None]):
     def connect(self, target: str) -> None:
         """Join; then open the model that was asked for."""
         self.chat.status.progress = Progress(Phase.CONNECTING, detail="" if self.options.local else target)
+        self.chat.controller.opening = True
         if target.startswith("swarm://"):
             self.chat.status.progress = Progress(Phase.CONNECTING)
         self.bridge.run(lambda backend: backend.connect(target), self._connecting)
@@ -166,6 +167,8 @@ class SwarmApp(App[None]):
 
     def _not_connected(self, event: Failed) -> None:
         self.chat.status.progress = None
+        if not event.offline:
+            self.chat.controller.not_opened()
         message = clean(event.message)
         if self.chat.status.problem != message:
             self.chat.say(message, "error")
@@ -178,6 +181,7 @@ class SwarmApp(App[None]):
     def open_model(self, name: str) -> None:
         """Switch to a model."""
         self.chat.status.progress = Progress(Phase.LOADING, detail=name)
+        self.chat.controller.opening = True
         self.bridge.run(lambda backend: backend.open(name), self._opening)
         self.chat.refresh_status()
 
@@ -191,6 +195,7 @@ class SwarmApp(App[None]):
                 case Failed():
                     self.chat.status.progress = None
                     self.chat.say(clean(event.message), "error")
+                    self.chat.controller.not_opened()
                 case _:
                     pass
         self.chat.refresh_status()

@@ -98,6 +98,9 @@ class Controller:
         self.known_models: Sequence[ModelView] = ()
         self.stats = ReplyStats()
         self.replying = False
+        self.opening = False
+        """A model is being opened: a message waits for it."""
+        self._waiting = ""
         self._view = view
         self._network = {"hedge": options.hedge, "audit": f"{options.audit:g}", "expert-ram": "auto"}
 
@@ -119,14 +122,33 @@ class Controller:
     def ask(self, text: str) -> None:
         """Send a message."""
         self._idle("send a message")
-        if not self.model:
-            raise CommandError("No model is open yet; /model lists them.")
         text = clean(text)
+        if not self.model and self.opening and not self._waiting:
+            self._waiting = text
+            self._view.say("That is sent as soon as the model is open.")
+            return
+        if not self.model:
+            self._view.edit(text)
+            raise CommandError("No model is open yet; /model lists them.")
         if not self.conversation.title:
             self.conversation.title = title_of(text)
         self.conversation.turns.append(Turn("user", text))
         self._view.said(text)
         self._answer()
+
+    def opened(self, model: str) -> None:
+        """A model answers from now on; a message that waited for it is sent."""
+        self.model, self.opening = model, False
+        text, self._waiting = self._waiting, ""
+        if text:
+            self.ask(text)
+
+    def not_opened(self) -> None:
+        """No model was opened; a message that waited goes back to where it was written."""
+        self.opening = False
+        text, self._waiting = self._waiting, ""
+        if text:
+            self._view.edit(text)
 
     def take_reply(self, reasoning: str, text: str, stats: ReplyStats) -> None:
         """The reply is complete, or stopped; it is kept and saved."""

@@ -239,7 +239,7 @@ class Lines:
         """Switch to a model."""
         for event in self._watch(lambda: self._backend.open(name)):
             if isinstance(event, Ready):
-                self.controller.model = event.model.name
+                self.controller.opened(event.model.name)
                 if self._prompt:
                     self.say(report.greeting(event.model, event.context_tokens).replace("F1", "/help"))
 

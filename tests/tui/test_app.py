@@ -16,7 +16,18 @@ from tests.tui.harmless import harmless
 from tests.tui.stage import idle, say, screen_text, stage, until
 from tui.app import SwarmApp
 from tui.conversation import Shelf
-from tui.messages import EndReason, Failed, Finished, Notice, NoticeKind, Phase, Progress, Reasoning, Text
+from tui.messages import (
+    EndReason,
+    Failed,
+    Finished,
+    Notice,
+    NoticeKind,
+    Phase,
+    Progress,
+    Ready,
+    Reasoning,
+    Text,
+)
 from tui.options import Sampling
 from tui.screens.conversations import ConversationsScreen
 from tui.screens.help import HelpScreen
@@ -496,6 +507,7 @@ def test_a_refusal_is_not_tried_again(home: Path) -> None:
         assert "● The operator's key changed." in screen_text(app)
         await say(pilot, app, "hello?")
         assert "No model is open yet" in shown(app)
+        assert app.chat.editor.text == "hello?"
 
     play(home, scene, backend, ready=False)
 
@@ -580,3 +592,32 @@ def test_scrolled_away_the_view_stays_while_a_reply_grows(home: Path) -> None:
         assert app.chat.transcript.scroll_offset.y == 0
 
     play(home, scene, backend)
+
+
+def test_a_message_waits_for_the_model(home: Path) -> None:
+    opening = [[Progress(Phase.FETCHING), Stall(), Ready(MODELS[0], 4096)]]
+
+    async def scene(app: SwarmApp, pilot: Pilot[None], fake: FakeBackend) -> None:
+        await until(pilot, lambda: "fetching" in screen_text(app))
+        await say(pilot, app, "early")
+        assert "sent as soon as the model is open" in shown(app)
+        assert not fake.asked
+        fake.go.set()
+        await until(pilot, lambda: bool(fake.asked))
+        await idle(pilot, app)
+        assert "You said: early" in shown(app)
+
+    play(home, scene, FakeBackend(opening=opening), ready=False)
+
+
+def test_a_message_comes_back_when_there_is_no_model(home: Path) -> None:
+    opening = [[Progress(Phase.FETCHING), Stall(), Failed("No space left.")]]
+
+    async def scene(app: SwarmApp, pilot: Pilot[None], fake: FakeBackend) -> None:
+        await until(pilot, lambda: "fetching" in screen_text(app))
+        await say(pilot, app, "early")
+        fake.go.set()
+        await until(pilot, lambda: "No space left" in shown(app))
+        assert app.chat.editor.text == "early"
+
+    play(home, scene, FakeBackend(opening=opening), ready=False)

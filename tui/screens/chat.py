@@ -318,13 +318,13 @@ class ChatScreen(Screen[None]):
 
     def opened(self, ready: Ready) -> None:
         """Another model answers from now on."""
-        self.controller.model = ready.model.name
         self.status.model = ready.model.name
         self.status.context_tokens = ready.context_tokens
         self.status.progress = None
         self.status.problem = ""
         self.refresh_status()
         self.say(report.greeting(ready.model, ready.context_tokens))
+        self.controller.opened(ready.model.name)
 
     def know(self) -> None:
         """Complete commands from what is known now."""
