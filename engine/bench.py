@@ -72,7 +72,7 @@ def _read(data, totals, threads):  # type: ignore[no-untyped-def]
         totals[t * 8] = total
 
 
-def read_speed(nbytes: int = 512 << 20) -> Speed:
+def read_speed(nbytes: int = 512 << 20, least_s: float = 0.3) -> Speed:
     """A plain read of memory that no cache holds, by all threads."""
     data = np.ones(nbytes // 8, np.int64)
     totals = np.zeros(8 * threads(), np.int64)
@@ -81,7 +81,7 @@ def read_speed(nbytes: int = 512 << 20) -> Speed:
         with launch(nbytes) as count:
             _read(data, totals, count)
 
-    return Speed("plain read", timed(run), data.nbytes, 0)
+    return Speed("plain read", timed(run, least_s=least_s), data.nbytes, 0)
 
 
 def made_up_matrix(kind: str, rows: int, cols: int, seed: int = 0) -> tuple[StoredMatrix, Weights]:
@@ -111,18 +111,25 @@ def made_up_matrix(kind: str, rows: int, cols: int, seed: int = 0) -> tuple[Stor
     return stored, "q4" if kind == "q4" else "q8"
 
 
-def matmul_speed(kind: str, rows: int, cols: int, tokens: int) -> Speed:
+def matmul_speed(kind: str, rows: int, cols: int, tokens: int, least_s: float = 0.3) -> Speed:
     """One matrix [rows, cols] times `tokens` rows, rounded beforehand on the integer path."""
     w = pack(*made_up_matrix(kind, rows, cols))
     x: F32 = np.random.default_rng(1).standard_normal((tokens, cols), np.float32)
     given = quantize_rows(x) if w.integer else x
     out = aligned((tokens, rows), np.float32)
-    timing = timed(lambda: matmul(given, w, out))
+    timing = timed(lambda: matmul(given, w, out), least_s=least_s)
     return Speed(f"{kind} [{rows}, {cols}] × {tokens}", timing, w.nbytes, rows * cols * tokens)
 
 
 def attention_speed(
-    heads: int, key_heads: int, dim: int, context: int, tokens: int, dtype: str = "float16", layers: int = 1
+    heads: int,
+    key_heads: int,
+    dim: int,
+    context: int,
+    tokens: int,
+    dtype: str = "float16",
+    layers: int = 1,
+    least_s: float = 0.3,
 ) -> Speed:
     """Attention of the last `tokens` rows of a context, over `layers` caches in turn (so that none
     stays in a cache).
@@ -144,7 +151,7 @@ def attention_speed(
     seen = tokens * (2 * context - tokens + 1) // 2
     nbytes = sum(k.nbytes + v.nbytes for k, v in caches)
     name = f"attention {heads}/{key_heads} × {dim}, {context} keys × {tokens}"
-    return Speed(name, timed(run), nbytes, 2 * layers * seen * heads * dim)
+    return Speed(name, timed(run, least_s=least_s), nbytes, 2 * layers * seen * heads * dim)
 
 
 def kernel_speeds(kinds: Sequence[str] = FORMATS, *, cols: int = 2048, tokens: int = 128) -> list[Speed]:

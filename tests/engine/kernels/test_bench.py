@@ -1,0 +1,26 @@
+"""The measurements run, and count what they claim to have read and multiplied; the time taken is not tested."""
+
+import pytest
+
+from engine import bench
+
+
+def test_read_speed() -> None:
+    speed = bench.read_speed(1 << 20, least_s=0)
+    assert speed.nbytes == 1 << 20
+    assert speed.gbytes_per_s > 0
+
+
+@pytest.mark.parametrize("kind", bench.FORMATS)
+def test_matmul_speed(kind: str) -> None:
+    speed = bench.matmul_speed(kind, 96, 64, 3, least_s=0)
+    assert speed.macs == 96 * 64 * 3
+    assert speed.timing.low_s <= speed.timing.median_s <= speed.timing.high_s
+    bits = {"q8": 8.5, "q4": 4.5, "int4": 4.5, "mxfp4": 4.25, "bf16": 16, "f32": 32}[kind]
+    assert speed.nbytes == pytest.approx(96 * 64 * bits / 8, rel=0.07)  # panels end on multiples of 64 bytes
+
+
+def test_attention_speed() -> None:
+    speed = bench.attention_speed(4, 2, 16, 40, 3, layers=2, least_s=0)
+    assert speed.macs == 2 * 2 * (38 + 39 + 40) * 4 * 16
+    assert speed.nbytes == 2 * 2 * 40 * 2 * 16 * 2
