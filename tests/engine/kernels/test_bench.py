@@ -1,4 +1,4 @@
-"""The measurements run, and count what they claim to have read and multiplied; the time taken is not tested."""
+"""The measurements run, and count what they claim to have read and multiplied; the time is not tested."""
 
 import pytest
 
