@@ -85,7 +85,7 @@ class ExpertBank:
         ram_bytes: int | None = None,
         cache: Path | None = None,
     ) -> None:
-        self.layout = layout
+        self.layout = layout = layout.stored_in(checkpoint)
         self.weights = weights
         self._stats = BankStats()
         self.reader = ExpertReader(checkpoint, layout, weights, cache)
@@ -159,24 +159,39 @@ class ExpertBank:
                 self._stats.ahead += len(self._load(pool, numbers, urgent=False, keep=pool.busy_slots()))
 
     def preload(
-        self, progress: Callable[[int, int], None] | None = None, cancelled: Callable[[], bool] | None = None
+        self,
+        progress: Callable[[int, int], None] | None = None,
+        cancelled: Callable[[], bool] | None = None,
+        wanted: Sequence[tuple[int, int]] | None = None,
     ) -> None:
-        """Reads experts until memory is full or all are there, in the model's order. Raises as `run` does."""
-        plan = [
-            (pool, number)
-            for pool in self._distinct_pools()
-            for number in range(min(pool.residency.slots, len(pool.layers) * pool.per_layer))
-        ]
+        """Reads experts until memory is full or all are there, in the model's order. Raises as `run` does.
+
+        `wanted`: these (layer, expert) and no others, every one of them, although the first may have to make
+        room for the last; what is read is then in the packed cache at least. Calls run meanwhile.
+        """
+        if wanted is None:
+            plan = [
+                (pool, number)
+                for pool in self._distinct_pools()
+                for number in range(min(pool.residency.slots, len(pool.layers) * pool.per_layer))
+            ]
+        else:
+            plan = [
+                (self._pools[layer], self._pools[layer].first[layer] + expert) for layer, expert in wanted
+            ]
         for start in range(0, len(plan), 2 * READERS):
             if cancelled is not None and cancelled():
                 return
+            part = plan[start : start + 2 * READERS]
             with self._lock:
-                for pool, number in plan[start : start + 2 * READERS]:
+                for pool, number in part:
                     pool.settle()
                     if pool.residency.slot_of[number] == NOBODY:
                         self._load(pool, [number], urgent=False, keep=pool.busy_slots())
-                for pool, number in plan[start : start + 2 * READERS]:
-                    self._await(pool, [number])
+                waiting = [(pool, number, pool.loading.get(number)) for pool, number in part]
+            for pool, number, job in waiting:
+                if job is not None:
+                    self._finish(pool, number, job)
             if progress is not None:
                 progress(min(start + 2 * READERS, len(plan)), len(plan))
 
@@ -273,7 +288,15 @@ class ExpertBank:
             for number in numbers:
                 job = pool.loading.get(number)
                 if job is not None:
-                    job.wait()
+                    self._finish(pool, number, job)
+        finally:
+            self._stats.wait_s += time.perf_counter() - started
+            pool.settle()
+
+    @staticmethod
+    def _finish(pool: _Pool, number: int, job: Job) -> None:
+        try:
+            job.wait()
         except EngineError:
             raise
         except (OSError, RuntimeError) as error:
@@ -282,9 +305,6 @@ class ExpertBank:
                 f"expert {expert} of layer {layer} cannot be read ({error}); "
                 "the reply cannot go on without it"
             ) from error
-        finally:
-            self._stats.wait_s += time.perf_counter() - started
-            pool.settle()
 
 
 class LocalExperts:

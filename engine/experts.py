@@ -5,8 +5,8 @@ this process from disk, or peers. `ExpertLayout` says where the matrices of expe
 configuration and the headers alone, so that whoever only runs experts need not build a model.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from engine.arrays import F32, I32
@@ -80,6 +80,15 @@ class ExpertLayout:
     experts_per_layer: int
     layers: Sequence[int]
     refs: Callable[[int, int], ExpertRefs]  # (layer, expert)
+    others: Sequence[Callable[[int, int], ExpertRefs]] = ()  # where they lie in other releases of the family
+
+    def stored_in(self, tensors: Container[str]) -> "ExpertLayout":
+        """This layout with that one of `refs` and `others` which a checkpoint follows (none: the first)."""
+        for refs in (self.refs, *self.others) if self.others and self.layers else ():
+            name = refs(self.layers[0], 0).down.name
+            if any(name + suffix in tensors for suffix in ("", ".weight", ".weight_packed", "_blocks")):
+                return replace(self, refs=refs, others=())
+        return self
 
     def all(self) -> Iterable[tuple[int, int]]:
         """Every (layer, expert)."""

@@ -57,7 +57,7 @@ class Loader:
 
     def prefetch(self, layout: ExpertLayout | None, skipped: Callable[[str], bool]) -> None:
         """Asks the source for all dense tensors at once."""
-        expert_names = _expert_modules(layout)
+        expert_names = _expert_modules(layout, self.checkpoint)
         names = [
             name
             for name in self.checkpoint.tensors
@@ -189,7 +189,7 @@ class Loader:
 
     def finish(self, layout: ExpertLayout | None, skipped: Callable[[str], bool]) -> None:
         """Checks that all experts are there, and that nothing in the checkpoint was left out unknowingly."""
-        expert_names = _expert_modules(layout)
+        expert_names = _expert_modules(layout, self.checkpoint)
         absent = expert_names - {_module(name) for name in self.checkpoint.tensors}
         if absent:
             self.checkpoint.info(min(absent))
@@ -241,7 +241,8 @@ def _module(name: str) -> str:
     return SUFFIX.sub("", name)
 
 
-def _expert_modules(layout: ExpertLayout | None) -> set[str]:
+def _expert_modules(layout: ExpertLayout | None, checkpoint: Checkpoint) -> set[str]:
     if layout is None:
         return set()
+    layout = layout.stored_in(checkpoint)
     return {_module(ref.name) for layer, expert in layout.all() for ref in layout.refs(layer, expert)}
