@@ -33,10 +33,13 @@ FAMILIES: Mapping[str, str] = {
     "gpt_oss": "gpt_oss",
     "hy_v3": "hy_v3",
     "kimi_k2": "deepseek_v3",
+    "kimi_linear": "kimi_linear",
     "minimax_m2": "minimax_m2",
     "mixtral": "mixtral",
     "olmoe": "olmoe",
     "qwen2_moe": "qwen2_moe",
+    "qwen3_5_moe": "qwen3_5_moe",
+    "qwen3_5_moe_text": "qwen3_5_moe",
     "qwen3_moe": "qwen3_moe",
     "qwen3_next": "qwen3_next",
 }

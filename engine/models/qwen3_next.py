@@ -59,16 +59,14 @@ def parse(config: Mapping[str, Any]) -> Config:
     context = read.count("max_position_embeddings", default=32768)
     rope = RopeSettings.of(read, context=context)
     head_dim = read.count("head_dim", default=256)
-    key_heads = read.count("linear_num_key_heads", default=16)
+    value_heads = read.count("linear_num_value_heads", default=32)
     delta = DeltaShape(
-        key_heads=key_heads,
-        heads=read.count("linear_num_value_heads", default=32),
+        key_heads=read.divisor("linear_num_key_heads", of=value_heads, default=16),
+        heads=value_heads,
         key_dim=read.count("linear_key_head_dim", default=128),
         value_dim=read.count("linear_value_head_dim", default=128),
         taps=read.count("linear_conv_kernel_dim", default=4),
     )
-    if delta.heads % key_heads:
-        raise ConfigError(f"config.json: {delta.heads} value heads cannot share {key_heads} key heads")
     return Config(
         hidden=read.count("hidden_size"),
         intermediate=read.count("intermediate_size", default=5632),

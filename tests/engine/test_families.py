@@ -39,6 +39,7 @@ FOLDERS = {
     "qwen3_moe-yarn": Folder(q8=0.006, q4=1.2),
     "qwen3_moe-sharded": Folder(q8=0.005, q4=0.9),
     "qwen3_moe-int4": Folder(q8=0.005, q4=0.6, auto=0.004),
+    "qwen3_5_moe": Folder(q8=0.7, q4=2.5),
     "qwen3_next": Folder(q8=0.6, q4=3.2),
     "qwen2_moe": Folder(q8=0.015, q4=0.7),
     "mixtral": Folder(q8=0.012, q4=1.0),
@@ -56,6 +57,7 @@ FOLDERS = {
     "deepseek_v3-plain": Folder(q8=0.015, q4=1.6),
     "deepseek_v3-fp8": Folder(q8=0.3, q4=1.8),
     "kimi_k2-int4": Folder(q8=0.22, q4=1.8, auto=0.26),
+    "kimi_linear": Folder(q8=9, q4=9),
 }
 MOST_CUTS = 48  # of longer prompts only so many cuts are tried, spread evenly
 
