@@ -37,6 +37,7 @@ INTERRUPTED = 130
     metavar="N",
     help="Sign at least this version, after the record of earlier ones was lost.",
 )
+@click.option("--lan/--no-lan", default=True, help="Tell the local network of this swarm (the default).")
 @click.option("--exec/--no-exec", "execute", default=True, help="Run experts for others, too (the default).")
 @click.option(
     "--weights",
@@ -61,6 +62,7 @@ def command(
     token: str | None,
     private: bool,
     manifest_version: int,
+    lan: bool,
     execute: bool,
     weights: "Weights",
     ram: int | None,
@@ -92,6 +94,7 @@ def command(
         secret=secret_of(paths, token, private),
         least_version=manifest_version,
         execute=execute,
+        lan=lan,
         weights=weights,
         expert_ram_bytes=ram,
     )

@@ -19,6 +19,7 @@ import trio
 from engine.expert_bank import ExpertBank
 from engine.numerics import Weights
 from swarm.cli.hosting import Place, invite_address, listening, open_store, until_signalled
+from swarm.cli.lan import tell_lan
 from swarm.cli.output import byte_progress
 from swarm.cli.reports import Facts, ServeReport
 from swarm.peers.announce import Announcer, Reach
@@ -38,6 +39,9 @@ from swarm.wire.address import Address
 from tracker.server import open_tracker
 
 RENEWAL_CHECK_S = 3600.0
+LIMITS = rpc.Limits(bytes_in_flight=16 << 20)
+"""Payloads take about three times this while they are read, ciphered and sent; with all that a server holds
+beside them it stays under 256 MiB, however many peers ask."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,8 @@ class Plan:
     """Whether to run experts for others, too."""
     weights: Weights = "auto"
     expert_ram_bytes: int | None = None
+    lan: bool = True
+    """Whether to tell the local network."""
 
 
 async def serve(plan: Plan, as_json: bool) -> bool:
@@ -72,7 +78,7 @@ async def serve(plan: Plan, as_json: bool) -> bool:
                     handlers = {**tracker.handlers(), **server.maintainer.handlers()}
                     if server.executor is not None:
                         handlers |= server.executor.handlers()
-                    answering = partial(rpc.serve, psk=plan.secret, on_peer=server.report.peer)
+                    answering = partial(rpc.serve, psk=plan.secret, on_peer=server.report.peer, limits=LIMITS)
                     addresses = await nursery.start(answering, listeners, plan.identity, handlers)
                     began = True
                     await server.run(nursery, addresses)
@@ -113,6 +119,8 @@ class _Server:
         self.report.serving(Facts(self.publication.signed, plan.facts, address, str(invite)))
         nursery.start_soon(watch, self.chunks)
         nursery.start_soon(self._renew)
+        if plan.lan and not place.is_local:
+            nursery.start_soon(tell_lan, plan.name, address)
         if self.executor is not None:
             nursery.start_soon(self._execute, self.executor)
         try:

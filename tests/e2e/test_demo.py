@@ -15,7 +15,7 @@ def test_it_asks_answers_and_cleans_up(tmp_path: Path) -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         env=environment(tmp_path / "home") | {"TMPDIR": str(scratch)},
         check=False,
     )

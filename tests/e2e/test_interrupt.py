@@ -32,7 +32,7 @@ def chat(model: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
         stderr=subprocess.DEVNULL,
         env=environment(tmp_path / "home"),
     )
-    watchdog = threading.Timer(60, process.kill)
+    watchdog = threading.Timer(240, process.kill)
     watchdog.start()
     try:
         yield process
@@ -79,7 +79,7 @@ def test_the_end_of_input_ends_the_program_after_the_last_reply(model: Path, tmp
         input="one\ntwo\n",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         env=environment(tmp_path / "home"),
         check=False,
     )
