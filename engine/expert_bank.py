@@ -99,6 +99,8 @@ class ExpertBank:
         self._pools = self._make_pools(ram_bytes)
         self.capacity_bytes = sum(pool.arena.nbytes for pool in self._distinct_pools())
         """Packed bytes of the experts that fit in memory at once."""
+        self.capacity = sum(pool.residency.slots for pool in self._distinct_pools())
+        """Experts that fit in memory at once."""
         self.streams = self.capacity_bytes < self.total_bytes
         """Whether not all experts fit in memory."""
 

@@ -23,7 +23,7 @@ from swarm.cli.lan import tell_lan
 from swarm.cli.output import byte_progress
 from swarm.cli.reports import Facts, ServeReport
 from swarm.peers.announce import Announcer, Reach
-from swarm.peers.banks import UnchangedDirectory, open_experts, warm
+from swarm.peers.banks import UnchangedDirectory, layout_of, open_experts, warm
 from swarm.peers.executor import Executor, profile_of, whole_bank
 from swarm.peers.inspect import ModelFacts
 from swarm.peers.inventory import HashedFile, HashProgress, hash_files, list_files
@@ -139,9 +139,7 @@ class _Server:
             return bank
 
         bank = await executor.thread.run(start)
-        executor.add(
-            whole_bank(profile_of(self.publication.root, plan.weights), bank, plan.facts.experts_in_layer)
-        )
+        executor.add(whole_bank(profile_of(self.publication.root, plan.weights), bank, layout_of(bank)))
         assert self.announcer is not None
         self.announcer.changed()
         self.report.executing(bank.capacity_bytes, bank.total_bytes)
@@ -174,7 +172,7 @@ class _Server:
             if self.executor is not None and self.executor.banks:
                 bank = next(iter(self.executor.banks.values()))
                 profile = profile_of(self.publication.root, self.plan.weights)
-                self.executor.add(whole_bank(profile, bank.experts, bank.layout.experts_in_layer))
+                self.executor.add(whole_bank(profile, bank.experts, bank.layout))
             self.announcer.changed()
             self.report.renewed(self.publication.signed.manifest.version)
 

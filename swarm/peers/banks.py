@@ -14,6 +14,7 @@ from engine.models import family_of
 from engine.numerics import Weights
 from engine.source import DirectorySource, Source
 from swarm.peers.inventory import FileState, HashedFile
+from swarm.wire.holdings import ExpertLayout
 
 WARM_ROWS = 8
 
@@ -21,11 +22,22 @@ WARM_ROWS = 8
 def open_experts(
     source: Source, weights: Weights, ram_bytes: int | None = None, cache: Path | None = None
 ) -> ExpertBank:
-    """The experts of a model, none of them in memory yet. Blocks. Raises EngineError."""
+    """The experts of a model, none of them in memory yet. Blocks. Raises EngineError.
+
+    cache: where experts are kept in packed form if they do not all fit; None: nowhere.
+    """
     checkpoint = Checkpoint.open(source)
     family = family_of(checkpoint.config)
     layout = family.experts(family.parse(checkpoint.config))
     return ExpertBank(checkpoint, layout, weights, ram_bytes, cache)
+
+
+def layout_of(bank: ExpertBank) -> ExpertLayout:
+    """How the tracker numbers a model's experts."""
+    counts = [0] * (max(bank.layout.layers, default=-1) + 1)
+    for layer in bank.layout.layers:
+        counts[layer] = bank.layout.experts_per_layer
+    return ExpertLayout(tuple(counts))
 
 
 def warm(bank: ExpertBank, experts: list[tuple[int, int]]) -> None:

@@ -5,15 +5,14 @@ finds them in a fixed list instead of through a tracker. Everything else is what
 connections over loopback, encrypted, real executors, real rounds.
 """
 
-import argparse
 import json
 import random
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -27,7 +26,7 @@ from engine.expert_bank import ExpertBank
 from engine.kernels import ExpertRows, Rows, set_threads
 from engine.synthetic import SyntheticSource
 from swarm.peers.audit import Conviction
-from swarm.peers.banks import open_experts, warm
+from swarm.peers.banks import layout_of, open_experts, warm
 from swarm.peers.doors import Doors
 from swarm.peers.executor import Executor, profile_of, whole_bank
 from swarm.peers.network import NetworkThread
@@ -36,7 +35,7 @@ from swarm.peers.remote import RemoteExperts, Rules
 from swarm.peers.tracking import ExpertsHeld, TrackerClient
 from swarm.wire import rpc
 from swarm.wire.address import Address
-from swarm.wire.holdings import ExpertLayout, IndexSet
+from swarm.wire.holdings import IndexSet
 from swarm.wire.keys import KeyPair, PeerKey
 from swarm.wire.messages.experts import RunExperts
 from swarm.wire.messages.tracker import Contact, ExpertHolder
@@ -63,6 +62,7 @@ class EmptyExperts:
         self.layout = bank.layout
         self.shape = bank.shape
         self.resident = bank.resident
+        self.streams = False
 
     def run(self, layer: int, rows: Rows | np.ndarray[Any, Any], expert: I32, row: I32) -> ExpertRows:
         """Zeros of the right form."""
@@ -82,7 +82,7 @@ async def donate(plan: DonorPlan) -> None:
     keys = KeyPair.generate()
     executor = Executor(keys)
     experts = cast(ExpertBank, EmptyExperts(bank)) if plan.empty else bank
-    executor.add(whole_bank(profile_of(ROOT, plan.weights), experts, counts_of(bank)))
+    executor.add(whole_bank(profile_of(ROOT, plan.weights), experts, layout_of(bank)))
     handlers = dict(executor.handlers())
     if plan.slow_share:
         handlers |= {
@@ -107,14 +107,6 @@ def _slow(handler: rpc.Handler, plan: DonorPlan) -> rpc.Handler:
     return slowed
 
 
-def counts_of(bank: ExpertBank) -> tuple[int, ...]:
-    """Experts of each layer."""
-    counts = [0] * (max(bank.layout.layers, default=-1) + 1)
-    for layer in bank.layout.layers:
-        counts[layer] = bank.layout.experts_per_layer
-    return tuple(counts)
-
-
 @dataclass(frozen=True)
 class Place:
     """Where a donor listens."""
@@ -128,7 +120,10 @@ def donor(plan: DonorPlan) -> Iterator[Place]:
     """A donor process for the length of a block."""
     told = json.dumps({**vars(plan), "config": dict(plan.config)})
     with subprocess.Popen(
-        [sys.executable, "-m", "swarm.peers.bench", told], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "swarm.peers.bench", told],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         try:
             assert process.stdout is not None
@@ -172,7 +167,7 @@ async def asking(bank: ExpertBank, places: Collection[Place], rules: Rules) -> A
         raise RuntimeError(f"an honest donor was convicted: {conviction.reason}")
 
     async with trio.open_nursery() as nursery:
-        keys, layout = KeyPair.generate(), ExpertLayout(counts_of(bank))
+        keys, layout = KeyPair.generate(), layout_of(bank)
         tracker = TrackerClient(cast(Any, None), Address("127.0.0.1", 1), None)
         doors = Doors(nursery, keys, tracker)
         pool = Pool(FixedList(places, layout.total), doors, profile_of(ROOT, bank.weights), layout, nursery)
@@ -259,7 +254,11 @@ def hedging(config: Mapping[str, Any], rounds: int, slow_share: float, slow_s: f
     plan = DonorPlan(config, empty=True, slow_share=slow_share, slow_s=slow_s)
     found = {}
     with donor(plan) as first, donor(plan) as second, NetworkThread() as network:
-        for name, rules in (("off", Rules.parse("off", 0.0)), ("10 ms", Rules(0.01, 0.0)), ("auto", Rules(None, 0.0))):
+        for name, rules in (
+            ("off", Rules.parse("off", 0.0)),
+            ("10 ms", Rules(0.01, 0.0)),
+            ("auto", Rules(None, 0.0)),
+        ):
             experts = network.enter(asking, bank, [first, second], rules)
             found[name] = Times.of(_rounds(experts, config, rounds))
     return found
@@ -322,7 +321,12 @@ def delayed(
             speed = decode_speed(engine, remote, tokens)
             bound = 1 / (layers * round_trip_s + local_s)
             found.append(
-                {"round_trip_ms": 1000 * round_trip_s, "tokens_per_s": speed, "bound": bound, "share": speed / bound}
+                {
+                    "round_trip_ms": 1000 * round_trip_s,
+                    "tokens_per_s": speed,
+                    "bound": bound,
+                    "share": speed / bound,
+                }
             )
     return found
 

@@ -6,6 +6,7 @@ turn among clients (`turns`); the kernels use all threads they may for each. A r
 """
 
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -15,7 +16,7 @@ from engine.errors import EngineError
 from engine.expert_bank import ExpertBank
 from engine.numerics import NUMERICS_VERSION
 from swarm.errors import SwarmError
-from swarm.peers.calls import UNSIGNED, Form, MalformedCall, decode_call, encode_outputs
+from swarm.peers.calls import UNSIGNED, Form, MalformedCall, Work, decode_call, encode_outputs
 from swarm.peers.compute import ComputeThread
 from swarm.peers.turns import Turns
 from swarm.trust.profile import NumericProfile
@@ -26,6 +27,7 @@ from swarm.wire.messages.experts import ExpertOutputs, ExpertsOpen, OpenExperts,
 from swarm.wire.rpc import Buffer, Busy, Handlers, Peer
 
 PAUSED_HINT_S = 10.0
+SHORT_S = 0.004
 
 
 class NoExpertsHere(SwarmError):
@@ -107,6 +109,8 @@ class Executor:
         self.paused = False
         self._keys = keys
         self._numbers = 0
+        self._pair_s: dict[int, float] = {}
+        """Moving averages of what an (expert, row) pair takes, by the size of experts."""
         self.thread = ComputeThread()
 
     def add(self, bank: Bank) -> int:
@@ -150,19 +154,32 @@ class Executor:
             raise
 
         def compute() -> tuple[ExpertOutputs, bytes]:
+            started = time.perf_counter()
             outputs = bank.experts.run(work.layer, work.rows, work.expert, work.row)
+            self._measure(bank, work, time.perf_counter() - started)
             reply = encode_outputs(outputs)
             return self._signed(bank.profile, message, payload, reply), reply
 
         async with self.turns.turn(caller.key):
             try:
-                answer = await self.thread.run(compute)
+                answer = compute() if self._is_short(bank, work) else await self.thread.run(compute)
             except EngineError as error:
                 raise ExpertsNotHere(reason=error) from error
         self.done.calls += 1
         self.done.pairs += len(work)
         self.done.clients.add(caller.key)
         return answer
+
+    def _is_short(self, bank: Bank, work: Work) -> bool:
+        """Whether a call takes no longer than the way to another thread is worth; it runs in trio's then."""
+        per_pair_s = self._pair_s.get(bank.experts.shape(work.layer).nbytes)
+        return per_pair_s is not None and not bank.experts.streams and per_pair_s * len(work) < SHORT_S
+
+    def _measure(self, bank: Bank, work: Work, took_s: float) -> None:
+        size = bank.experts.shape(work.layer).nbytes
+        if len(work):
+            pair_s = took_s / len(work)
+            self._pair_s[size] = pair_s + (self._pair_s.get(size, pair_s) - pair_s) * 0.9
 
     def _signed(
         self, profile: NumericProfile, message: RunExperts, payload: Buffer, reply: bytes
@@ -176,9 +193,8 @@ class Executor:
         return ExpertOutputs(receipt.signature)
 
 
-def whole_bank(profile: NumericProfile, experts: ExpertBank, experts_in_layer: tuple[int, ...]) -> Bank:
+def whole_bank(profile: NumericProfile, experts: ExpertBank, layout: ExpertLayout) -> Bank:
     """A bank that answers for every expert, as the replica of last resort."""
-    layout = ExpertLayout(experts_in_layer)
     return Bank(profile, experts, layout, IndexSet.full(layout.total), last_resort=True)
 
 

@@ -23,6 +23,7 @@ from mirror.plan import Ledger
 from mirror.tree import Tree
 from swarm.errors import SwarmError
 from swarm.peers.audit import Conviction
+from swarm.peers.banks import layout_of
 from swarm.peers.doors import Doors
 from swarm.peers.executor import profile_of
 from swarm.peers.known import KnownTrackers
@@ -51,7 +52,6 @@ from swarm.trust.files import write_atomically
 from swarm.trust.identity import Identity
 from swarm.trust.manifest import parse_signed
 from swarm.trust.memory import Memory, Remembered
-from swarm.wire.holdings import ExpertLayout
 from swarm.wire.messages.tracker import LiarJudged, ModelSummary, ReportLiar
 from swarm.wire.race import plain_errors
 from swarm.wire.rpc import ConnectionLost, Unreachable
@@ -155,11 +155,8 @@ class Session:
 
         Donors that join later or come back are used as soon as the tracker names them.
         """
-        counts = [0] * (max(bank.layout.layers, default=-1) + 1)
-        for layer in bank.layout.layers:
-            counts[layer] = bank.layout.experts_per_layer
         profile = profile_of(model.signed.manifest.root, bank.weights)
-        pool = Pool(self.tracker, self.doors, profile, ExpertLayout(tuple(counts)), self._nursery)
+        pool = Pool(self.tracker, self.doors, profile, layout_of(bank), self._nursery)
         if not self._alone:
             await self._nursery.start(pool.run)
         return RemoteExperts(pool, bank, rules, self._convicted)
