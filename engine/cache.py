@@ -158,7 +158,7 @@ class KeyValue:
         start = self.start if self.window is None else max(self.start, length - self.window + 1)
         held = length - start
         capacity = max(self.capacity, self._first_capacity)
-        while capacity < held + count or (self.window is not None and capacity < 2 * self.window):
+        while capacity < held + count or (self.window is not None and capacity < 2 * held):
             capacity *= 2
         old = self.arrays
         self.arrays = [aligned((capacity, *width), self.dtype) for width in self.widths]
@@ -226,9 +226,7 @@ class Running:
     @property
     def nbytes(self) -> int:
         sets = [*self._kept.values(), *self._spare]
-        return sum(array.nbytes for arrays in sets for array in arrays) + sum(
-            array.nbytes for array in self.after
-        )
+        return sum(array.nbytes for arrays in sets for array in arrays) + sum(array.nbytes for array in self.after)
 
     def prepare(self, length: int, count: int) -> None:
         if not self.after:

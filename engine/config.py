@@ -19,6 +19,10 @@ MOST = {
     "qk_rope_head_dim": 1 << 16,
 }
 
+# How many experts a token goes to, and from how many they are chosen.
+CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token")
+CHOSEN_FROM = ("num_experts", "num_local_experts", "n_routed_experts")
+
 
 class Reader:
     """Values of one JSON object. ConfigError names the key and what is wrong with it."""
@@ -34,6 +38,9 @@ class Reader:
         """A whole number of `least` … `most`, under the first of these keys that is set."""
         value = self._first(keys, default)
         most = min(most, MOST.get(keys[0], LARGEST))
+        if keys[0] in CHOSEN:
+            pools = [self.values.get(key) for key in CHOSEN_FROM]
+            most = min([most, *(pool for pool in pools if type(pool) is int and pool > 0)])
         if type(value) is not int or not least <= value <= most:
             limits = f"at least {least}" if most == LARGEST else f"{least} to {most}"
             raise self._wrong(keys[0], value, f"a whole number of {limits}")
@@ -107,18 +114,14 @@ class Reader:
             value = self.values.get(key)
             options = values if isinstance(values, tuple) else (values,)
             if value is not None and value not in options:
-                raise ConfigError(
-                    f"{self.where} asks for {key} = {value!r}, which this family's reader does not know"
-                )
+                raise ConfigError(f"{self.where} asks for {key} = {value!r}, which this family's reader does not know")
 
     def _first(self, keys: Sequence[str], default: Any) -> Any:
         for key in keys:
             if self.values.get(key) is not None:
                 return self.values[key]
         if default is REQUIRED:
-            raise ConfigError(
-                f"{self.where} does not say {' or '.join(keys)}; it belongs to another kind of model"
-            )
+            raise ConfigError(f"{self.where} does not say {' or '.join(keys)}; it belongs to another kind of model")
         return default
 
     def _wrong(self, key: str, value: object, wanted: str) -> ConfigError:

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from tokenizers import Tokenizer as LibraryTokenizer
 
+from engine import tiktoken
 from engine.checkpoint import read_json
 from engine.errors import TokenizerError
 from engine.safetensors import refuse_pointer
@@ -48,15 +49,20 @@ class Tokenizer:
     @classmethod
     def open(cls, source: Source) -> Self | None:
         """The tokenizer among the model's files; None when there is none."""
+        config = read_json(source, "tokenizer_config.json") or {}
         data = read_whole(source, "tokenizer.json", LARGEST_TOKENIZER_BYTES)
         if data is None:
-            return None
+            ranks = read_whole(source, tiktoken.FILE, LARGEST_TOKENIZER_BYTES)
+            if ranks is None:
+                return None
+            refuse_pointer(tiktoken.FILE, ranks)
+            return cls(tiktoken.definition(ranks, config), config)
         refuse_pointer("tokenizer.json", data)
         try:
             definition = data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise TokenizerError(f"tokenizer.json is not text ({error}); download it again") from None
-        return cls(definition, read_json(source, "tokenizer_config.json"))
+        return cls(definition, config)
 
     @property
     def size(self) -> int:

@@ -54,7 +54,7 @@ def parse(config: Mapping[str, Any]) -> Config:
         kv_heads=read.divisor("num_key_value_heads", of=heads, default=heads),
         head_dim=read.count("head_dim", default=read.count("hidden_size") // heads),
         experts=experts,
-        experts_per_token=read.count("num_experts_per_tok", default=8, most=experts),
+        experts_per_token=read.count("num_experts_per_tok", default=8),
         normalise=read.flag("norm_topk_prob", default=False),
         clip_qkv=read.number("clip_qkv", default=None),
         attention_bias=read.flag("attention_bias", default=False),

@@ -63,7 +63,7 @@ def parse(config: Mapping[str, Any]) -> Config:
         kv_heads=read.divisor("num_key_value_heads", of=heads, default=4),
         head_dim=read.count("head_dim", default=hidden // heads),
         experts=experts,
-        experts_per_token=read.count("num_experts_per_tok", default=8, most=max(experts, 8)),
+        experts_per_token=read.count("num_experts_per_tok", default=8),
         normalise=read.flag("norm_topk_prob", default=False),
         attention_bias=read.flag("attention_bias", default=False),
         window=read.count("sliding_window") if windowed else None,
