@@ -20,10 +20,12 @@ from swarm.cli.problems import Problem, explain
 COMMANDS = {
     "serve": "Serve a model directory to a swarm.",
     "chat": "Chat with a model of a swarm, or with a local one.",
+    "donate": "Lend compute or disk to a swarm.",
     "models": "List the models of a swarm.",
     "logits": "Write a model's logits for given token ids.",
     "mount": "Show a model of a swarm as a read-only directory.",
     "cache": "Look after the chunks kept on this machine.",
+    "audit": "Read the proof of a wrong answer.",
     "tracker": "Run a tracker that serves no model itself.",
     "bench": "Measure what this machine reaches.",
     "demo": "Run a small swarm on this machine and ask it something.",

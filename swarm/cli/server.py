@@ -32,6 +32,7 @@ from swarm.peers.maintainer import DirectoryChunks, Maintainer, watch
 from swarm.peers.operator import LIFETIME_S, Publication, publish
 from swarm.peers.settings import Home
 from swarm.peers.tracking import TrackerClient
+from swarm.peers.verdict import ExecutorVerifier
 from swarm.trust.identity import Identity
 from swarm.trust.invite import Invite
 from swarm.wire import rpc
@@ -74,7 +75,8 @@ async def serve(plan: Plan, as_json: bool) -> bool:
             files = await _hash(plan)
             server = _Server(plan, files, _publish(plan, files), as_json)
             with closing(open_store(plan.paths, plan.place.port)) as store:
-                async with open_tracker(plan.identity, store, psk=plan.secret) as tracker:
+                verifier = ExecutorVerifier(lambda: server.executor)
+                async with open_tracker(plan.identity, store, psk=plan.secret, verifier=verifier) as tracker:
                     handlers = {**tracker.handlers(), **server.maintainer.handlers()}
                     if server.executor is not None:
                         handlers |= server.executor.handlers()

@@ -13,7 +13,7 @@ from swarm.errors import SwarmError
 from swarm.peers.executor import Executor, figures
 from swarm.peers.operator import Publication
 from swarm.peers.tracking import TrackerClient
-from swarm.wire.holdings import IndexSet
+from swarm.wire.holdings import EMPTY, IndexSet
 from swarm.wire.messages.tracker import (
     PIECE_BYTES,
     Heartbeat,
@@ -150,8 +150,11 @@ class Announcer:
             self._revision += 1
             request = HoldChunks(self.generation, self._revision, 0, root, lengths)
             await self.tracker.ask(request, Held, payload)
-        for bank in self.executor.banks.values() if self.executor is not None else ():
-            lengths, payload = join_parts([bank.ready.encode(), bank.resident().encode()])
+        if self.executor is None:
+            return
+        for bank in self.executor.banks.values():
+            sets = (EMPTY, EMPTY) if self.executor.paused else (bank.ready, bank.resident())
+            lengths, payload = join_parts([one.encode() for one in sets])
             self._revision += 1
             profile = bank.profile
             told = HoldExperts(

@@ -74,6 +74,15 @@ class Lending:
             self.on_change(self)
 
 
+async def departure(seen: trio.MemoryReceiveChannel[HeartbeatSeen], known: int) -> int:
+    """Waits until the tracker counts more departures of donors than are known; how many."""
+    async for answer in seen:
+        if answer.departures > known:
+            return answer.departures
+    await trio.sleep_forever()
+    raise AssertionError
+
+
 class ComputeDonor:
     """See the module. `bank` answers for what is ready; pausing keeps everything in memory."""
 
@@ -120,14 +129,7 @@ class ComputeDonor:
                 self.lending.now(problem=str(error))
                 pause_s = RETRY_S
             with trio.move_on_after(pause_s):
-                await self._departure(seen)
-
-    async def _departure(self, seen: trio.MemoryReceiveChannel[HeartbeatSeen]) -> None:
-        """Returns when donors left since the last assignment."""
-        async for answer in seen:
-            if answer.departures > self._departures:
-                self._departures = answer.departures
-                return
+                self._departures = await departure(seen, self._departures)
 
     async def _settle(self, announcer: Announcer) -> None:
         """Asks what to hold and comes to hold it."""

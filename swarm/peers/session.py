@@ -283,14 +283,19 @@ class Session:
 
 
 @asynccontextmanager
-async def join(target: Target, home: Home, offline: bool = False) -> AsyncIterator[Session]:
+async def join(
+    target: Target, home: Home, offline: bool = False, identity: Identity | None = None
+) -> AsyncIterator[Session]:
     """Joins a swarm for the length of a block; leaves the network alone when `offline`.
+
+    identity: who to be in it; None: this machine's own.
 
     Raises:
         NothingKeptHere: the swarm cannot be reached, and nothing of it was used on this machine before.
         SwarmError, OSError: it refuses, is not what it should be, or our own files cannot be used.
     """
-    identity = await trio.to_thread.run_sync(Identity.load_or_create, home.identity_key)
+    if identity is None:
+        identity = await trio.to_thread.run_sync(Identity.load_or_create, home.identity_key)
     known = await trio.to_thread.run_sync(KnownTrackers(home.known_trackers).key, target.address)
     remembered = await trio.to_thread.run_sync(load_remembered, home.settings)
     store = await trio.to_thread.run_sync(partial(Store, limit_bytes=remembered.cache_bytes), home.chunks)

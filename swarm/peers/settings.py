@@ -32,6 +32,14 @@ class Home:
         """This machine's key, which other peers know it by."""
         return self.data / "identity.key"
 
+    def donor_key(self, kind: str) -> Path:
+        """The key of a donor that runs here; each kind is a peer of its own, whatever else runs here."""
+        return self.data / f"donor-{kind}.key"
+
+    def donor_process(self, kind: str) -> Path:
+        """The process of the donor of a kind, while one runs."""
+        return self.data / f"donor-{kind}.pid"
+
     @property
     def operator_key(self) -> Path:
         """The key that signs the models served from here."""

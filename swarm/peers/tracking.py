@@ -15,6 +15,8 @@ from swarm.wire.holdings import IndexSet
 from swarm.wire.keys import PeerKey
 from swarm.wire.messages import Message
 from swarm.wire.messages.tracker import (
+    Ban,
+    Bans,
     ChunkHolders,
     Contact,
     ExpertHolder,
@@ -22,10 +24,13 @@ from swarm.wire.messages.tracker import (
     FindChunks,
     FindExperts,
     GetManifest,
+    GetProof,
+    ListBans,
     ListModels,
     ManifestPiece,
     Models,
     ModelSummary,
+    Proof,
     split_parts,
 )
 from swarm.wire.rpc import Buffer
@@ -177,3 +182,18 @@ class TrackerClient:
         """Says something that needs no answer. Raises SwarmError when it cannot be said."""
         peer = await self._links.peer(self.address, self.key, patient=True)
         await peer.notify(message)
+
+
+async def list_bans(tracker: TrackerClient) -> tuple[Ban, ...]:
+    """Everybody who is banned at a tracker, in order. Raises SwarmError."""
+    found: list[Ban] = []
+    while True:
+        answer = (await tracker.ask(ListBans(found[-1].number if found else 0), Bans)).message
+        found += answer.bans
+        if not answer.more or not answer.bans:
+            return tuple(found)
+
+
+async def get_proof(tracker: TrackerClient, digest: bytes) -> bytes:
+    """A proof that a tracker keeps, unchecked. Raises SwarmError."""
+    return bytes((await tracker.ask(GetProof(digest), Proof)).payload)

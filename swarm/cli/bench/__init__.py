@@ -7,6 +7,7 @@ import click
 BENCHMARKS = {
     "engine": "Load, prefill and decode of one model, beside what the machine can do.",
     "kernels": "Single kernels: bytes and multiplications a second in every format.",
+    "swarm": "Experts on peers: overhead, empty rounds, delay, hedging.",
     "compare": "The engine against llama.cpp on the same shape, taking turns.",
 }
 

@@ -1,0 +1,102 @@
+"""A disk donor: keeps a part of a model's chunks for others, the part that fewest hold.
+
+Chunks come through the mirror, each verified, are pinned in the store so that nothing else evicts them, and
+are announced as they arrive.
+"""
+
+import trio
+
+from mirror.cas import Store
+from mirror.tree import Tree
+from swarm.errors import SwarmError
+from swarm.peers.announce import Announcer
+from swarm.peers.donor import ASK_AGAIN_S, RETRY_S, Lending, departure
+from swarm.peers.maintainer import ChunkNotHere, Maintainer
+from swarm.peers.models import OpenModel
+from swarm.peers.session import Session
+from swarm.trust.manifest import CHUNK_BYTES
+from swarm.wire.holdings import EMPTY, IndexSet
+from swarm.wire.messages.tracker import AssignChunks, Assigned, HeartbeatSeen
+
+FETCHED_AT_ONCE = 64
+"""Chunks that are fetched before they are announced."""
+
+
+class StoredChunks:
+    """The chunks of a model that are kept in the store; see `maintainer.ChunkSource`."""
+
+    def __init__(self, tree: Tree, store: Store) -> None:
+        self._tree = tree
+        self._store = store
+        self.ready = EMPTY
+        self.paused = False
+
+    def held(self) -> IndexSet:
+        """Those that are served now."""
+        return EMPTY if self.paused else self.ready
+
+    def read(self, index: int) -> bytes:
+        """A chunk, checked. Raises ChunkNotHere, OSError."""
+        if index not in self.held():
+            raise ChunkNotHere(index=index)
+        chunk = self._tree.chunk(index)
+        data = self._store.read(chunk.address, chunk.size)
+        if data is None:
+            raise ChunkNotHere(index=index)
+        return bytes(data)
+
+
+class DiskDonor:
+    """See the module."""
+
+    def __init__(
+        self, session: Session, model: OpenModel, size_bytes: int, maintainer: Maintainer, lending: Lending
+    ) -> None:
+        self._session = session
+        self._model = model
+        self._capacity = size_bytes // CHUNK_BYTES
+        self._assigned = EMPTY
+        self._departures = 0
+        self.lending = lending
+        self.chunks = StoredChunks(model.mirror.tree, model.mirror.store)
+        self._root = model.signed.manifest.root
+        maintainer.models[self._root] = self.chunks
+
+    async def run(self, announcer: Announcer, seen: trio.MemoryReceiveChannel[HeartbeatSeen]) -> None:
+        """Keeps what the tracker assigns, until cancelled."""
+        announcer.held[self._root] = self.chunks.held
+        while True:
+            pause_s = ASK_AGAIN_S
+            try:
+                await self._settle(announcer)
+            except (SwarmError, OSError) as error:
+                self.lending.now(problem=str(error))
+                pause_s = RETRY_S
+            with trio.move_on_after(pause_s):
+                self._departures = await departure(seen, self._departures)
+
+    async def _settle(self, announcer: Announcer) -> None:
+        tree, store, chunks = self._model.mirror.tree, self._model.mirror.store, self.chunks
+        request = AssignChunks(announcer.generation, self._root, min(self._capacity, tree.chunk_count))
+        answer = await self._session.tracker.ask(request, Assigned, self._assigned.encode())
+        self._assigned = wanted = IndexSet.decode(answer.payload, tree.chunk_count)
+        chunks.ready = chunks.ready & wanted
+        self.lending.now(state="fetching", assigned=len(wanted), ready=len(chunks.ready), problem="")
+        pins = {tree.chunk(index).address for index in wanted}
+        await trio.to_thread.run_sync(store.pin, f"lent-{self._root.hex()[:32]}", pins)
+        announcer.changed()
+        missing = list(wanted - chunks.ready)
+        for start in range(0, len(missing), FETCHED_AT_ONCE):
+            part = missing[start : start + FETCHED_AT_ONCE]
+            await self._model.mirror.ensure(tree.chunk(index) for index in part)
+            chunks.ready = chunks.ready | IndexSet.of(part)
+            self.lending.now(ready=len(chunks.ready))
+            announcer.changed()
+        self.lending.now(state="paused" if chunks.paused else "running")
+
+    def pause(self, announcer: Announcer, paused: bool) -> None:
+        """Stops or goes on serving; what is kept stays on disk."""
+        self.chunks.paused = paused
+        state = "running" if self.chunks.ready == self._assigned else "fetching"
+        self.lending.now(state="paused" if paused else state)
+        announcer.changed()
