@@ -83,6 +83,8 @@ def write_tile(
     pieces = range(writer.pieces)
     totals = [[w.variable(b, zero) for _ in pieces] for _ in range(tokens)]
     scales = offset(b, p["panel"], b.mul(p["groups"], constant(I64, weight_bytes)))
+    used = b.mul(p["groups"], constant(I64, weight_bytes + 16 * SCALE_BYTES[scale_kind]))
+    next_panel = b.and_(b.add(used, constant(I64, 63)), constant(I64, -64))
     with w.cgutils.for_range(b, p["groups"], intp=I64) as loop:
         g = loop.index
         if tokens == 1:
@@ -91,6 +93,8 @@ def write_tile(
                 w.prefetch(b, offset(b, p["panel"], ahead))
         steps = writer.steps(offset(b, p["panel"], b.mul(g, constant(I64, weight_bytes))))
         at = offset(b, scales, b.mul(g, constant(I64, 16 * SCALE_BYTES[scale_kind])))
+        if tokens == 1:
+            w.prefetch(b, offset(b, at, next_panel))
         w_scales = [
             widen_scales(
                 b,
