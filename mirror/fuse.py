@@ -14,6 +14,7 @@ SIGTERM or SIGHUP has no handler, libfuse installs its own, which ends the loop 
 
 import contextlib
 import errno
+import importlib
 import itertools
 import os
 import shutil
@@ -57,8 +58,8 @@ class MountFailed(SwarmError):
 
 
 class ModelFiles:
-    """The operations the kernel may ask for, in mfusepy's terms; paths begin with '/'. OSErrors become
-    errnos."""
+    """The operations the kernel may ask for, in the terms of mfusepy and fusepy; paths begin with '/'. OSErrors
+    become errnos."""
 
     use_ns = True
 
@@ -69,6 +70,10 @@ class ModelFiles:
         self._numbers = itertools.count(1)
         self._times = dict.fromkeys(("st_mtime", "st_ctime", "st_atime"), issued_s * 10**9)
         self._owner = {"st_uid": os.getuid(), "st_gid": os.getgid()}
+
+    def __call__(self, operation: str, *arguments: Any) -> Any:
+        """fusepy's way of calling an operation by its name."""
+        return getattr(self, operation)(*arguments)
 
     def init_with_config(self, connection: Any, config: Any) -> None:
         """Tells the kernel to keep names, sizes and pages, and to ask for as much at once as it can."""
@@ -168,7 +173,7 @@ async def mount(
                 subtype="swarm",
                 max_read=MAX_READ_BYTES,
                 default_permissions=True,
-                **_thread_options(fuse),
+                **_own_options(fuse),
             )
         except RuntimeError as error:  # mfusepy's only one: the loop's exit status
             failure.append(f"libfuse ended with status {error}")
@@ -270,17 +275,25 @@ def _unmounter() -> str | None:
 
 
 def _library() -> Any:
-    try:
-        import mfusepy
-    except (OSError, ImportError, AttributeError) as error:  # it looks for libfuse when it is imported
-        raise FuseMissing(reason=error) from None
-    return mfusepy
+    """mfusepy, or fusepy where only that is installed; both look for libfuse when they are imported."""
+    reasons = []
+    for name in ("mfusepy", "fuse"):
+        try:
+            return importlib.import_module(name)
+        except (OSError, ImportError, AttributeError) as error:
+            reasons.append(str(error))
+    raise FuseMissing(reason=reasons[0])
 
 
-def _thread_options(fuse: Any) -> dict[str, int]:
-    """How many reads are served at once; libfuse before 3.12 does not know the option."""
-    version = fuse.fuse_version_major, fuse.fuse_version_minor
-    return dict.fromkeys(("max_threads", "max_idle_threads"), READ_THREADS) if version >= (3, 12) else {}
+def _own_options(fuse: Any) -> dict[str, Any]:
+    """What only this library or its libfuse understands: how many reads are served at once (libfuse 3.12), or
+    that pages are kept (libfuse 2, which fusepy speaks to and does not ask `init_with_config`)."""
+    version = getattr(fuse, "fuse_version_major", 2), getattr(fuse, "fuse_version_minor", 0)
+    if version >= (3, 12):
+        return dict.fromkeys(("max_threads", "max_idle_threads"), READ_THREADS)
+    if version < (3, 0):
+        return {"kernel_cache": True, "attr_timeout": int(_FOREVER_S), "entry_timeout": int(_FOREVER_S)}
+    return {}
 
 
 def _raise_readahead(mountpoint: Path) -> None:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -204,5 +205,14 @@ def test_no_privilege_and_no_library_are_explained(mountpoint: Path, monkeypatch
             fuse.prepare(mountpoint)
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "mfusepy", None)
+        patch.setitem(sys.modules, "fuse", None)
         with pytest.raises(fuse.FuseMissing, match="apt install fuse3"):
             fuse._library()
+
+
+def test_fusepy_serves_where_mfusepy_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    fusepy = ModuleType("fuse")  # it knows no versions, and calls operations by their names
+    monkeypatch.setitem(sys.modules, "mfusepy", None)
+    monkeypatch.setitem(sys.modules, "fuse", fusepy)
+    assert fuse._library() is fusepy
+    assert fuse._own_options(fusepy)["kernel_cache"] is True
