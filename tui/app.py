@@ -22,7 +22,7 @@ from tui.controller import Controller
 from tui.highlight import warm_up
 from tui.machine import measure
 from tui.messages import Connected, Event, Failed, Phase, Progress, Ready
-from tui.options import Options
+from tui.options import Options, directory_of
 from tui.preferences import History, load
 from tui.screens.chat import ChatScreen
 from tui.screens.models import ModelsScreen
@@ -96,7 +96,7 @@ class SwarmApp(App[None]):
         machine = measure(self.options.home)
         welcome = WelcomeScreen(
             machine,
-            target=remembered.swarm or "",
+            target=self._preferences.place or remembered.swarm or "",
             model=self.options.model or remembered.model or "",
             ask_lending=not self._preferences.asked,
         )
@@ -106,8 +106,10 @@ class SwarmApp(App[None]):
         if answers is None:
             return
         self._connected = True
-        remember(self.options.home / "settings.json", swarm=answers.target, model=answers.model)
         controller = self.chat.controller
+        controller.prefer(place=answers.target)
+        if directory_of(answers.target) is None:  # other commands take only swarms from there
+            remember(self.options.home / "settings.json", swarm=answers.target, model=answers.model)
         if not self._preferences.asked:
             controller.prefer(asked=True, lend=answers.lend, lend_disk_bytes=answers.disk_bytes,
                               lend_ram_bytes=answers.ram_bytes)  # fmt: skip

@@ -24,6 +24,13 @@ class Sampling:
         return {name: value for name, value in values.items() if value is not None}
 
 
+def directory_of(target: str) -> Path | None:
+    """The directory that a target means, if it is written as a path rather than as an invite or address."""
+    if target.startswith(("/", "./", "../", "~")):
+        return Path(target).expanduser()
+    return None
+
+
 @dataclass(frozen=True)
 class Options:
     """One chat: where the model is, which it is, and how to talk to it."""

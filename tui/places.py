@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TypeVar
 
 from engine.errors import EngineError
@@ -15,7 +14,7 @@ from tui.backend import Ask, Backend, Donation
 from tui.compiling import CompileWatch
 from tui.local import LocalPlace
 from tui.messages import Event, Failed, Finished, Phase, Progress, Ready
-from tui.options import Options
+from tui.options import Options, directory_of
 from tui.place import Emit, NotThere, Place
 from tui.speaker import Speaker
 from tui.views import DonationView, Found, ModelView, ReplyStats, SwarmView
@@ -46,7 +45,7 @@ class PlaceBackend:
         yield from _guarded(lambda emit: emit(place.connect(emit)), place.is_away)
 
     def _find(self, target: str) -> Place:
-        directory = self._options.local or _directory(target)
+        directory = self._options.local or directory_of(target)
         if directory:
             return LocalPlace(directory, self._options)
         from tui.remote import SwarmPlace  # a local model needs nothing of the network
@@ -137,13 +136,6 @@ class PlaceBackend:
 def backend_for(options: Options) -> Backend:
     """The backend for some options."""
     return PlaceBackend(options)
-
-
-def _directory(target: str) -> Path | None:
-    """A directory, where the target is the path of one rather than an address."""
-    if target.startswith(("/", "./", "../", "~")):
-        return Path(target).expanduser()
-    return None
 
 
 def _never(error: BaseException) -> bool:

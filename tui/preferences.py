@@ -22,6 +22,8 @@ class Preferences:
     reasoning: str = "folded"
     """folded or shown."""
     mouse: str = "on"
+    place: str = ""
+    """The invite, address or directory that was given last."""
     lend: str = ""
     """"" (nothing), disk, compute or both."""
     lend_disk_bytes: int = 0

@@ -15,13 +15,14 @@ from swarm.peers.models import ModelInfo, NothingKeptHere, OpenModel, PeerView, 
 from swarm.peers.network import NetworkClosed, NetworkThread
 from swarm.peers.remote import RemoteExperts, Rules
 from swarm.peers.session import Session, join
-from swarm.peers.settings import home
+from swarm.peers.settings import home, remember
 from swarm.peers.target import parse_target
 from swarm.peers.trace import tracing
 from swarm.wire.rpc import ConnectionLost, Unreachable
 from tui import views
 from tui.backend import Donation
 from tui.donors import Donors, Numbers
+from tui.lending import Lending
 from tui.messages import Connected, Notice, NoticeKind, Phase, Progress
 from tui.options import Options
 from tui.place import Emit, NotThere, engine_options, expert_shape, storage_format
@@ -46,6 +47,7 @@ class SwarmPlace:
         self._current: OpenModel | None = None
         self._donors: Donors | None = None
         self._numbers = Numbers()
+        self._lending = Lending()
         self._traced = ExitStack()
         self._link = "offline"
         self._left = threading.Event()
@@ -153,6 +155,7 @@ class SwarmPlace:
             experts=donors.replicas() if donors else (),
             ranges=_replicas(self._current, total) if self._current else (),
             bans=self._bans(now),
+            donation=self._lending.view(),
             fetched_bytes=now.progress.verified_bytes,
             fetch_rate=now.bytes_per_s,
         )
@@ -208,13 +211,15 @@ class SwarmPlace:
         return options.hedge if name == "hedge" else format_share(options.audit)
 
     def donate(self, wish: Donation) -> DonationView:
-        """Lending runs as a program of its own."""
-        raise ValueError("lending runs as a command of its own: swarm donate")
+        """Lend to this swarm, in processes of their own."""
+        remember(home().settings, swarm=self._target)
+        return self._lending.want(wish)
 
     def close(self) -> None:
         """Leave the swarm and end trio's thread."""
         self._left.set()
         self._traced.close()
+        self._lending.close()
         network, self._network, self._session = self._network, None, None
         self._link = "offline"
         if network is not None:

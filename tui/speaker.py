@@ -5,7 +5,6 @@ Runs in the compute thread. `stop` and `live` may be called from any other.
 
 from __future__ import annotations
 
-import secrets
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ from engine.chat import ChatSettings, Conversation, Finished, Progress, Text
 from engine.engine import Engine
 from engine.errors import EngineError
 from engine.sampling import Sampling as EngineSampling
+from engine.sampling import preferred
 from engine.template import Message
 from swarm.errors import SwarmError
 from tui import messages
@@ -113,21 +113,9 @@ class Speaker:
 
 def chosen(wish: Sampling, generation: Mapping[str, Any]) -> EngineSampling:
     """The user's sampling, where it says nothing the model's own generation_config; luck of our own."""
-    values: dict[str, Any] = {"temperature": 0.0}
-    if generation.get("do_sample"):
-        values["temperature"] = _number(generation.get("temperature"), 1.0)
-        values["top_k"] = int(_number(generation.get("top_k"), 50))
-        values["top_p"] = _number(generation.get("top_p"), 1.0)
-        values["min_p"] = _number(generation.get("min_p"), 0.0)
-    values["repeat_penalty"] = _number(generation.get("repetition_penalty"), 1.0)
-    values.update(wish.chosen())
-    values.pop("max_tokens", None)
-    values.setdefault("seed", secrets.randbits(63))
-    return EngineSampling(**values)
-
-
-def _number(value: object, default: float) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
+    said = dict(wish.chosen())
+    said.pop("max_tokens", None)
+    return preferred(generation, said)
 
 
 def _message(turn: Turn) -> Message:

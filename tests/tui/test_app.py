@@ -621,3 +621,17 @@ def test_a_message_comes_back_when_there_is_no_model(home: Path) -> None:
         assert app.chat.editor.text == "early"
 
     play(home, scene, FakeBackend(opening=opening), ready=False)
+
+
+def test_lending_that_fails_is_said_once(home: Path) -> None:
+    from dataclasses import replace
+
+    async def scene(app: SwarmApp, pilot: Pilot[None], fake: FakeBackend) -> None:
+        donation = replace(fake.view.donation, state="failed", detail="no such \x1b[2J disk")
+        fake.view = replace(fake.view, donation=donation)
+        await until(pilot, lambda: "✗ Lending 4.0 GB of memory · failed" in shown(app))
+        assert "no such ␛[2J disk" in shown(app)
+        await asyncio.sleep(0.6)
+        assert shown(app).count("failed") == 1
+
+    play(home, scene)

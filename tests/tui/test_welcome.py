@@ -148,3 +148,23 @@ def test_what_fits() -> None:
     assert fits(ModelView("x", size_bytes=5), machine).startswith("Fetches what it reads, at most 5 B")
     assert fits(ModelView("x", needed_bytes=5, fetched_bytes=5), machine).startswith("Nothing is fetched")
     assert fits(ModelView("x", needed_bytes=5 * 10**9), machine).endswith("which is too little.")
+
+
+def test_a_directory_is_remembered_for_here_and_not_as_a_swarm(home: Path) -> None:
+    async def scene(app: SwarmApp, pilot: Pilot[None], fake: FakeBackend) -> None:
+        await pilot.press(*"/some/where", "enter")
+        await step(app, pilot, "Operator")
+        await pilot.press("enter")
+        await step(app, pilot, "take part")
+        await pilot.press("enter")
+        await until(pilot, lambda: bool(app.chat.controller.model))
+
+    play(home, scene)
+    assert load(home / "terminal.json").place == "/some/where"
+    assert load_remembered(home / "settings.json").swarm is None
+
+    async def again(app: SwarmApp, pilot: Pilot[None], fake: FakeBackend) -> None:
+        await pilot.press("enter")
+        await step(app, pilot, "Operator")
+
+    assert play(home, again).joined == ["/some/where"]

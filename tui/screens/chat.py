@@ -83,6 +83,7 @@ class ChatScreen(Screen[None]):
         self._reply: Reply | None = None
         self._link = ""
         self._lost = False
+        self._lending = ""
         self._news: Timer | None = None
 
     @property
@@ -115,6 +116,10 @@ class ChatScreen(Screen[None]):
         self.status.waiting = backend.waiting() if self.status.progress else None
         if self.controller.replying:
             self.status.measure(backend.live())
+        if self.status.swarm.donation.state != self._lending:
+            self._lending = self.status.swarm.donation.state
+            if self._lending == "failed":
+                self.say(report.donation(self.status.swarm.donation), "error")
         link = self.status.swarm.link
         if link != self._link:
             if link == "offline" and self._link in ("online", "relayed"):

@@ -1,0 +1,82 @@
+"""Lending starts, pauses, resumes and ends processes, and says how they fare."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tui.backend import Donation
+from tui.lending import Lending, donate_command
+
+STAYS = "import signal, sys, time; print('ready \\x1b[2J', flush=True); time.sleep(600)"
+FAILS = "import sys; sys.exit(print('no such swarm; is the invite right?', file=sys.stderr) or 1)"
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+    for _ in range(2000):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError("waited in vain")
+
+
+def lending(program: str, log: list[tuple[str, int]]) -> Lending:
+    """A lending that starts a program instead."""
+
+    def command(kind: str, size: int) -> list[str]:
+        log.append((kind, size))
+        return [sys.executable, "-c", program]
+
+    return Lending(command)
+
+
+@pytest.fixture
+def log() -> list[tuple[str, int]]:
+    return []
+
+
+@pytest.fixture
+def staying(log: list[tuple[str, int]]) -> Iterator[Lending]:
+    made = lending(STAYS, log)
+    yield made
+    made.close()
+
+
+def test_both_kinds_run_pause_and_resume(staying: Lending, log: list[tuple[str, int]]) -> None:
+    assert staying.view().kind == ""
+    staying.want(Donation("both", 5, 7))
+    assert log == [("disk", 5), ("compute", 7)]
+    until(lambda: staying.view().detail == "ready ␛[2J")
+    view = staying.view()
+    assert (view.state, view.disk_bytes, view.ram_bytes) == ("running", 5, 7)
+    children = [child.process for child in staying._children]
+    assert staying.want(Donation("both", 5, 7, paused=True)).state == "paused"
+    assert all(process.poll() is not None for process in children)
+    assert staying.want(Donation("both", 5, 7)).state == "running"
+    staying.close()
+    assert staying.view().kind == ""
+
+
+def test_a_failure_is_told_in_its_own_words(log: list[tuple[str, int]]) -> None:
+    failing = lending(FAILS, log)
+    failing.want(Donation("compute", 0, 7))
+    until(lambda: failing.view().state == "failed")
+    until(lambda: failing.view().detail == "no such swarm; is the invite right?")
+    failing.close()
+
+
+def test_the_command_holds_no_secret() -> None:
+    assert donate_command("disk", 5)[-4:] == ["donate", "disk", "--size", "5"]
+    assert donate_command("compute", 7)[-4:] == ["donate", "compute", "--ram", "7"]
+
+
+def test_nothing_to_start_is_an_error(tmp_path: Path) -> None:
+    missing = Lending(lambda kind, size: [str(tmp_path / "no-such-program")])
+    with pytest.raises(OSError, match="no-such-program"):
+        missing.want(Donation("disk", 5))
+    missing.close()
