@@ -11,6 +11,7 @@ import numpy as np
 
 from engine.arrays import F32
 from engine.cache import Running
+from engine.errors import CheckpointError
 from engine.kernels import exp, l2_normalize, sigmoid, silu
 from engine.kernels.convolution import causal_convolution
 from engine.kernels.delta import delta_rule, delta_state, forget
@@ -107,3 +108,67 @@ def gated_by_silu(norm: Norm, x: F32, gate: F32) -> F32:
 def gated_by_sigmoid(norm: Norm, x: F32, gate: F32) -> F32:
     """norm(x) · sigmoid(gate), both [N, heads, D] -> [N, heads · D]."""
     return (norm(x) * sigmoid(gate)).reshape(len(x), -1)
+
+
+class KimiDelta:
+    """Kimi's delta attention (arXiv 2510.26692): a convolution each on q, k and v, a factor of decay for every
+    channel from a gate of low rank, and an output gated by a sigmoid.
+
+    `bound`: the decay's lower bound, None for the unbounded form. `full_rank`: the output gate is one matrix
+    (g_proj) and not a product of two (g_a_proj, g_b_proj). Keys and values are of one width.
+    """
+
+    def __init__(
+        self,
+        load: Loader,
+        name: str,
+        hidden: int,
+        shape: DeltaShape,
+        epsilon: float,
+        *,
+        bound: float | None = None,
+        full_rank: bool = False,
+    ) -> None:
+        width, rank = shape.values, shape.value_dim
+        self.shape = shape
+        parts = ("q", "k", "v")
+        self.qkv = load.stack([f"{name}.{part}_proj" for part in parts], [width] * 3, hidden)
+        self.taps = load_taps(
+            load, [f"{name}.{part}_conv1d.weight" for part in parts], [width] * 3, shape.taps
+        )
+        self.strength = load.linear(f"{name}.b_proj", shape.heads, hidden, exact=True)
+        self.fade_in = load.linear(f"{name}.f_a_proj", rank, hidden, exact=True)
+        self.fade_out = load.linear(f"{name}.f_b_proj", width, rank, exact=True)
+        bias, rate = load.vector(f"{name}.dt_bias", width), log_rates(load, f"{name}.A_log", shape.heads)
+        self.forget = Forgetting.of(bias, rate, bound)
+        if full_rank:
+            self.gates = [load.linear(f"{name}.g_proj", width, hidden)]
+        else:
+            self.gates = [
+                load.linear(f"{name}.g_a_proj", rank, hidden),
+                load.linear(f"{name}.g_b_proj", width, rank, bias=None),
+            ]
+        self.norm = Norm(load.vector(f"{name}.o_norm", shape.value_dim), epsilon)
+        self.output = load.linear(f"{name}.o_proj", hidden, width)
+
+    def new_part(self, dtype: np.dtype[np.generic]) -> Running:
+        """The memory of this layer for one sequence."""
+        return self.shape.new_part()
+
+    def __call__(self, x: F32, batch: Batch, parts: Sequence[Running]) -> F32:
+        """x [N, hidden] -> [N, hidden]."""
+        mixed = np.concatenate(self.qkv(x), 1)
+        decay, beta = self.forget(self.fade_out(self.fade_in(x))), sigmoid(self.strength(x))
+        seen = self.shape.seen(mixed, self.taps, decay, beta, batch, parts)
+        gate = x
+        for linear in self.gates:
+            gate = linear(gate)
+        return self.output(gated_by_sigmoid(self.norm, seen, gate.reshape(seen.shape)))
+
+
+def log_rates(load: Loader, name: str, heads: int) -> F32:
+    """`A_log` as f32 [heads]: releases store it with further dimensions of 1, or filled up with zeros."""
+    values = load.tensor(name, load.checkpoint.info(name).shape).reshape(-1)
+    if len(values) < heads or values[heads:].any():
+        raise CheckpointError(f"{name} has {len(values)} elements; config.json makes it {heads}")
+    return np.ascontiguousarray(values[:heads])

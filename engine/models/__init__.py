@@ -33,6 +33,7 @@ FAMILIES: Mapping[str, str] = {
     "gpt_oss": "gpt_oss",
     "hy_v3": "hy_v3",
     "kimi_k2": "deepseek_v3",
+    "kimi_k3": "kimi_k3",
     "kimi_linear": "kimi_linear",
     "minimax_m2": "minimax_m2",
     "mixtral": "mixtral",
