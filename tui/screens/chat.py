@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
 from textual.timer import Timer
 
 from tui import document, report
@@ -33,6 +32,7 @@ from tui.screens.conversations import ConversationsScreen
 from tui.screens.help import HelpScreen
 from tui.screens.models import ModelsScreen
 from tui.screens.swarm import SwarmScreen
+from tui.screens.talk import Talk
 from tui.status import Status
 from tui.views import ModelView
 from tui.widgets.editor import Editor
@@ -49,7 +49,7 @@ _POLL_S = 0.25
 _NEWS_S = 5.0
 
 
-class ChatScreen(Screen[None]):
+class ChatScreen(Talk):
     """Where one talks."""
 
     AUTO_FOCUS = "#editor"
@@ -59,10 +59,6 @@ class ChatScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c", "interrupt", "Stop or copy", priority=True, show=False),
         Binding("escape", "escape", "Stop", show=False),
-        Binding("pageup", "scroll(-1)", "Scroll up", priority=True, show=False),
-        Binding("pagedown", "scroll(1)", "Scroll down", priority=True, show=False),
-        Binding("ctrl+home", "scroll_top", "To the top", priority=True, show=False),
-        Binding("ctrl+end", "scroll_bottom", "To the end", priority=True, show=False),
         Binding("ctrl+r", "command('retry')", "Answer again", priority=True, show=False),
         Binding("ctrl+e", "command('edit')", "Edit the question", priority=True, show=False),
         Binding("ctrl+y", "command('copy')", "Copy the reply", priority=True, show=False),
@@ -101,8 +97,7 @@ class ChatScreen(Screen[None]):
 
     def on_mount(self) -> None:
         """Look at the network now and then."""
-        self.transcript = self.query_one(Transcript)
-        self.editor = self.query_one(Editor)
+        self.find_parts()
         self.set_interval(_POLL_S, self._poll)
         self.know()
 
@@ -346,20 +341,6 @@ class ChatScreen(Screen[None]):
         """Show what could complete the line."""
         self.query_one(Completions).offer(message.candidates)
 
-    def on_find_bar_changed(self, message: FindBar.Changed) -> None:
-        """Search as one types."""
-        total = self.transcript.find(message.text)
-        self.query_one(FindBar).count(total, total)
-
-    def on_find_bar_stepped(self, message: FindBar.Stepped) -> None:
-        """To another place."""
-        self.query_one(FindBar).count(*self.transcript.find_next(message.step))
-
-    def on_find_bar_closed(self, message: FindBar.Closed) -> None:
-        """Back to the editor."""
-        self.transcript.end_find()
-        self.editor.focus()
-
     def action_interrupt(self) -> None:
         """Ctrl-C: copy a selection, else stop the reply, else say how one leaves."""
         if self.editor.has_focus and self.editor.selected_text:
@@ -389,18 +370,6 @@ class ChatScreen(Screen[None]):
             return False
         backend.stop()
         return True
-
-    def action_scroll(self, pages: int) -> None:
-        """Scroll the conversation by pages."""
-        self.transcript.scroll_relative(y=pages * max(1, self.transcript.size.height - 2), animate=False)
-
-    def action_scroll_top(self) -> None:
-        """To the first message."""
-        self.transcript.scroll_home(animate=False)
-
-    def action_scroll_bottom(self) -> None:
-        """To the last."""
-        self.transcript.scroll_end(animate=False)
 
     def action_command(self, name: str) -> None:
         """A key for a command."""
