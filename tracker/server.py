@@ -131,6 +131,7 @@ class Tracker:
             obstacle=reach.obstacle[:500],
             heartbeat_ms=round(self.registry.limits.heartbeat_s * 1000),
             lifetime_ms=round(self.registry.limits.lifetime_s * 1000),
+            unix_s=int(self._clock.unix_s()),
         ), b""
 
     async def _watch(self, caller: Peer) -> None:

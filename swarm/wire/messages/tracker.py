@@ -92,7 +92,8 @@ class RegisterPeer(Message):
 @dataclass(frozen=True, slots=True)
 class PeerRegistered(Message):
     """`generation` goes into every later message of this registration. `address` is the published one, empty
-    when the peer can be reached through the relay only, and `obstacle` then says why."""
+    when the peer can be reached through the relay only, and `obstacle` then says why. `unix_s` is the tracker's
+    clock (0: not told)."""
 
     generation: Number
     observed: Annotated[str, Bounds(0, 300)]
@@ -100,6 +101,7 @@ class PeerRegistered(Message):
     obstacle: Annotated[str, Bounds(0, 500)]
     heartbeat_ms: Count
     lifetime_ms: Count
+    unix_s: Number = 0
 
 
 @register("heartbeat")
