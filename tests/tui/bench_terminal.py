@@ -100,7 +100,7 @@ def main(tokens: int, pace: float) -> dict[str, float]:
             shown.write("go\r")
             shown.see("Part 1")
             delays = typed(shown, figures)
-            shown.wait(lambda _: figures.exists(), "the end of the reply")
+            shown.wait(lambda _: figures.exists(), "the end of the reply", 2 * tokens / pace + 60)
             shown.write("\x11")
             shown.end()
         measured: dict[str, float] = json.loads(figures.read_text())

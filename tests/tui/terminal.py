@@ -26,9 +26,9 @@ class Screen:
         self.descriptor = descriptor
         self.output = b""
 
-    def wait(self, condition: Callable[[bytes], bool], what: str) -> Self:
+    def wait(self, condition: Callable[[bytes], bool], what: str, limit_s: float = LIMIT_S) -> Self:
         """Read until the output is so."""
-        until = time.monotonic() + LIMIT_S
+        until = time.monotonic() + limit_s
         while not condition(self.output):
             assert time.monotonic() < until, f"waited in vain for {what}: {self.output[-2000:]!r}"
             if select.select([self.descriptor], [], [], 0.2)[0]:
