@@ -150,6 +150,8 @@ class Auditor:
 
     def _convict(self, answer: Answer, used: bool) -> None:
         remote, layer = answer.remote, answer.work.layer
+        if remote.banned:
+            return
         proof: Proof | None = Proof(
             remote.key, self._pool.profile, answer.message, answer.request, answer.reply, answer.receipt
         )

@@ -196,6 +196,8 @@ class Round:
             with scope:
                 answer = await remote.ask(self._form, self._work, share.pairs)
                 hop.sent_bytes, hop.received_bytes = len(answer.request), len(answer.reply)
+                if remote.banned:  # it was convicted meanwhile: nothing it says is used
+                    answer, hop.outcome = None, "failed"
         except SwarmError as error:
             self._note(share, remote, error, hop)
         hop.ms = 1000 * (trio.current_time() - started)
