@@ -10,10 +10,11 @@ vocabulary.
 """
 
 import math
+import secrets
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -85,6 +86,24 @@ class Sampling:
     def greedy(self) -> bool:
         """Whether no luck is involved."""
         return self.temperature == 0.0 or self.top_k == 1
+
+
+def preferred(generation: Mapping[str, Any], said: Mapping[str, Any]) -> Sampling:
+    """What a user said, by `Sampling`'s names; elsewhere the model's generation_config.json; luck of our own."""
+    values: dict[str, Any] = {"temperature": 0.0}
+    if generation.get("do_sample"):
+        values["temperature"] = _number(generation.get("temperature"), 1.0)
+        values["top_k"] = int(_number(generation.get("top_k"), 50))
+        values["top_p"] = _number(generation.get("top_p"), 1.0)
+        values["min_p"] = _number(generation.get("min_p"), 0.0)
+    values["repeat_penalty"] = _number(generation.get("repetition_penalty"), 1.0)
+    values.update(said)
+    values.setdefault("seed", secrets.randbits(63))
+    return Sampling(**values)
+
+
+def _number(value: object, default: float) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
 
 
 class Sampler:

@@ -46,6 +46,7 @@ class ChatTemplate:
         self._render = compile_template(source)
         with_tools = (named or {}).get("tool_use")
         self._render_tools = compile_template(with_tools) if with_tools else self._render
+        self.takes_tools = bool(with_tools) or re.search(r"\btools\b", source) is not None
         self._special = {
             key: token
             for key in ("bos_token", "eos_token", "pad_token", "unk_token")

@@ -65,6 +65,11 @@ class Tokenizer:
         return cls(definition, config)
 
     @property
+    def definition(self) -> str:
+        """The tokenizer as the library reads it, in JSON."""
+        return self._definition
+
+    @property
     def size(self) -> int:
         """Number of token ids, added ones included."""
         return int(self._library.get_vocab_size(with_added_tokens=True))
