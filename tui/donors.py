@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from swarm.peers.pool import Pool, Remote
 from swarm.peers.remote import RemoteExperts
-from swarm.wire.holdings import ExpertLayout, IndexSet
+from swarm.peers.replication import count_replicas
+from swarm.wire.holdings import IndexSet
 from swarm.wire.keys import PeerKey
 from tui.messages import Notice, NoticeKind
 from tui.units import format_share
@@ -180,17 +179,6 @@ class Donors:
         """Donors that lied: number and reason."""
         remotes = list(self.pool.remotes.values())
         return [(self._numbers.of(remote.key), remote.banned) for remote in remotes if remote.banned]
-
-
-def count_replicas(sets: Sequence[IndexSet], layout: ExpertLayout) -> tuple[tuple[int, ...], ...]:
-    """How many of some sets hold each expert: [layer][expert], layers without experts left out."""
-    total = layout.total
-    counts = np.zeros(total, np.int64)
-    for held in sets:
-        packed = np.frombuffer((held.bits & (1 << total) - 1).to_bytes(-(-total // 8), "little"), np.uint8)
-        counts += np.unpackbits(packed, bitorder="little")[:total]
-    layers = [layout.layer(layer) for layer in range(len(layout.experts_in_layer))]
-    return tuple(tuple(counts[numbers.start : numbers.stop].tolist()) for numbers in layers if numbers)
 
 
 def _state(remote: Remote) -> str:

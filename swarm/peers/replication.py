@@ -6,6 +6,7 @@ import numpy as np
 
 from swarm.wire.holdings import ExpertLayout, IndexSet
 
+
 def count_replicas(sets: Sequence[IndexSet], layout: ExpertLayout) -> tuple[tuple[int, ...], ...]:
     """How many of some sets hold each expert: [layer][expert], layers without experts left out."""
     total = layout.total
