@@ -21,6 +21,7 @@ COMMANDS = {
     "serve": "Serve a model directory to a swarm.",
     "chat": "Chat with a model of a swarm, or with a local one.",
     "donate": "Lend compute or disk to a swarm.",
+    "api": "Answer programs that speak OpenAI's API, and serve a page.",
     "models": "List the models of a swarm.",
     "logits": "Write a model's logits for given token ids.",
     "mount": "Show a model of a swarm as a read-only directory.",

@@ -1,0 +1,268 @@
+"""The routes, and what stands before them: who may ask, how much, and what goes wrong in OpenAI's form."""
+
+import hmac
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib.resources import files
+from typing import Any
+from urllib.parse import urlsplit
+
+from swarm.api.asgi import Application, Message, Receive, Scope, Send
+from swarm.api.chat import answer_chat
+from swarm.api.completions import answer_text
+from swarm.api.errors import ApiError, from_failure
+from swarm.api.http import EventStream, Left, read_json, send_bytes, send_json
+from swarm.api.service import Service
+from swarm.api.shelf import Listed
+from swarm.api.wishes import parse_chat, parse_text
+from swarm.errors import SwarmError
+
+_log = logging.getLogger(__name__)
+Handler = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+PAGE = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/talk.js": ("talk.js", "text/javascript; charset=utf-8"),
+    "/markdown.js": ("markdown.js", "text/javascript; charset=utf-8"),
+    "/swarm.js": ("swarm.js", "text/javascript; charset=utf-8"),
+}
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+)
+SAFE = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+}
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Who may ask, and how much."""
+
+    key: str | None = None
+    """Bearer key that every request under /v1, and /metrics, must show."""
+    local_only: bool = True
+    """Whether requests must name this machine as their host, so that no page elsewhere can pose as it."""
+    origins: tuple[str, ...] = ()
+    """Other sites whose pages may use this server; "*" for all."""
+    body_bytes: int = 8 << 20
+    body_within_s: float = 30.0
+    most_requests: int = 512
+    """Requests at once, whatever they ask."""
+
+
+class App:
+    """The ASGI application."""
+
+    def __init__(self, service: Service, rules: Rules) -> None:
+        self._service = service
+        self._rules = rules
+        self._requests = 0
+        pages = files("swarm.api") / "page"
+        self._page = {path: ((pages / name).read_bytes(), kind) for path, (name, kind) in PAGE.items()}
+        self._routes: dict[str, dict[str, Handler]] = {
+            "/health": {"GET": self._health},
+            "/metrics": {"GET": self._metrics},
+            "/v1/models": {"GET": self._models},
+            "/v1/swarm": {"GET": self._swarm},
+            "/v1/chat/completions": {"POST": self._chat},
+            "/v1/completions": {"POST": self._text},
+            **{path: {"GET": partial(self._static, path)} for path in PAGE},
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request; the server's life and other protocols are none of ours."""
+        if scope["type"] == "lifespan":
+            await _lifespan(receive, send)
+            return
+        if scope["type"] != "http":
+            return
+        status = 0
+
+        async def counted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": [*message["headers"], *self._extra(scope)]}
+            await send(message)
+
+        self._requests += 1
+        try:
+            await self._guarded(scope, receive, counted)
+        except Left:
+            status = status or 499
+        finally:
+            self._requests -= 1
+            path = scope["path"] if scope["path"] in self._routes else "other"
+            self._service.metrics.answered(path, status)
+
+    async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._route(scope, receive, send)
+        except ApiError as error:
+            body = b"" if scope["method"] == "HEAD" else None
+            if body is None:
+                await send_json(send, error.body(), error.status, error.headers)
+            else:
+                await send_bytes(send, body, "application/json", error.status, error.headers)
+
+    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        rules, path, method = self._rules, scope["path"], scope["method"]
+        headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        if self._requests > rules.most_requests:
+            raise ApiError(503, "Too many requests at once; try again in a moment.", retry_after_s=1)
+        if rules.local_only and _host(headers.get(b"host", "")) not in LOOPBACK:
+            raise ApiError(403, "This server answers only to this machine's own name, such as localhost.")
+        route = self._routes.get(path)
+        if route is None and path.startswith("/v1/models/"):
+            route = {"GET": self._model}
+        if route is None:
+            raise ApiError(404, f"There is nothing at {path[:200]}.", code="not_found")
+        if method == "OPTIONS" and headers.get(b"access-control-request-method"):
+            await send_bytes(send, b"", "text/plain", 204)
+            return
+        handler = route.get("GET" if method == "HEAD" else method)
+        if handler is None:
+            allowed = ", ".join(route)
+            raise ApiError(405, f"{path} takes {allowed}, not {method[:20]}.", code="method_not_allowed")
+        if (path.startswith("/v1/") or path == "/metrics") and not self._is_known(headers):
+            raise ApiError(
+                401, "This server needs its key: Authorization: Bearer KEY.", code="invalid_api_key"
+            )
+        await handler(scope, receive, send)
+
+    def _is_known(self, headers: dict[bytes, str]) -> bool:
+        if self._rules.key is None:
+            return True
+        scheme, _, key = headers.get(b"authorization", "").partition(" ")
+        same = hmac.compare_digest(key.strip().encode("latin-1"), self._rules.key.encode())
+        return scheme.lower() == "bearer" and same
+
+    def _extra(self, scope: Scope) -> list[tuple[bytes, bytes]]:
+        """Headers of every answer: what keeps a browser safe, and leave for other sites' pages, if given."""
+        extra = [(name.encode(), value.encode()) for name, value in SAFE.items()]
+        origin = next((value for name, value in scope["headers"] if name.lower() == b"origin"), None)
+        origins = self._rules.origins
+        if origin is not None and ("*" in origins or origin.decode("latin-1") in origins):
+            extra = [pair for pair in extra if pair[0] != b"cross-origin-resource-policy"]
+            extra += [
+                (b"access-control-allow-origin", origin),
+                (b"access-control-allow-headers", b"authorization, content-type"),
+                (b"access-control-allow-methods", b"GET, POST"),
+                (b"vary", b"origin"),
+            ]
+        return extra
+
+    async def _health(self, scope: Scope, receive: Receive, send: Send) -> None:
+        load = self._service.scheduler.load()
+        await send_json(
+            send, {"status": "ok", "slots": load.slots, "running": load.running, "waiting": load.waiting}
+        )
+
+    async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
+        load, loaded = self._service.scheduler.load(), self._service.shelf.loaded
+        text = self._service.metrics.text(
+            slots=load.slots,
+            running=load.running,
+            waiting=load.waiting,
+            kept_bytes=load.kept_bytes,
+            models_loaded=len(loaded),
+            models_bytes=sum(model.nbytes for model in loaded),
+        )
+        await send_bytes(send, text, "text/plain; version=0.0.4; charset=utf-8")
+
+    async def _models(self, scope: Scope, receive: Receive, send: Send) -> None:
+        models = await self._listed()
+        await send_json(send, {"object": "list", "data": [self._shown(model) for model in models]})
+
+    async def _model(self, scope: Scope, receive: Receive, send: Send) -> None:
+        name = scope["path"].removeprefix("/v1/models/")
+        try:
+            found = await self._service.shelf.find(name)
+        except (SwarmError, OSError) as error:
+            raise from_failure(error) from error
+        await send_json(send, self._shown(found))
+
+    async def _listed(self) -> tuple[Listed, ...]:
+        try:
+            return await self._service.shelf.models()
+        except (SwarmError, OSError) as error:
+            raise from_failure(error) from error
+
+    def _shown(self, model: Listed) -> dict[str, Any]:
+        loaded = next((found for found in self._service.shelf.loaded if found.name == model.name), None)
+        shown: dict[str, Any] = {
+            "id": model.name,
+            "object": "model",
+            "created": model.created_s,
+            "owned_by": model.owner,
+            "loaded": loaded is not None,
+            "size_bytes": model.size_bytes,
+            "missing": model.missing or None,
+        }
+        if loaded is not None:
+            shown["context_length"] = loaded.engine.model.context_length
+            shown["memory_bytes"] = loaded.nbytes
+        return shown
+
+    async def _swarm(self, scope: Scope, receive: Receive, send: Send) -> None:
+        load = self._service.scheduler.load()
+        busy = {"slots": load.slots, "running": load.running, "waiting": load.waiting}
+        await send_json(send, {**self._service.shelf.library.swarm(), **busy})
+
+    async def _static(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
+        body, kind = self._page[path]
+        body = b"" if scope["method"] == "HEAD" else body
+        await send_bytes(send, body, kind, headers={"cache-control": "no-cache"})
+
+    async def _chat(self, scope: Scope, receive: Receive, send: Send) -> None:
+        wish = parse_chat(await self._body(scope, receive))
+        stream = EventStream(send)
+        await self._answered(stream, answer_chat(self._service, wish, receive, stream, send))
+
+    async def _text(self, scope: Scope, receive: Receive, send: Send) -> None:
+        wish = parse_text(await self._body(scope, receive))
+        stream = EventStream(send)
+        await self._answered(stream, answer_text(self._service, wish, receive, stream, send))
+
+    async def _body(self, scope: Scope, receive: Receive) -> Any:
+        return await read_json(scope, receive, self._rules.body_bytes, self._rules.body_within_s)
+
+    async def _answered(self, stream: EventStream, answer: Awaitable[None]) -> None:
+        try:
+            await answer
+        except Left:
+            raise
+        except Exception as error:
+            told = from_failure(error)
+            if told.status == 500:
+                _log.error("a request failed", exc_info=error)
+            if not stream.begun:
+                raise told from error
+            await stream.end(told.body())
+
+
+def _host(header: str) -> str:
+    """The host of a Host header, without its port."""
+    return urlsplit(f"//{header}").hostname or "" if header else ""
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return
+
+
+def make_app(service: Service, rules: Rules) -> Application:
+    """The application of a service."""
+    return App(service, rules)

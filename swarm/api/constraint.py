@@ -1,0 +1,94 @@
+"""Replies that follow a JSON schema: which tokens may come next, by llguidance."""
+
+import json
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer
+from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
+
+from engine.arrays import Array
+from engine.engine import Engine
+from swarm.api.errors import bad
+
+LARGEST_SCHEMA_BYTES = 1 << 18
+WHITE_SPACE = r"[ \n\t]{0,24}"
+"""Between the parts of a reply: room to indent, and an end for a model that would go on for ever."""
+
+
+def compile_schema(schema: Mapping[str, Any]) -> str:
+    """The grammar of a JSON schema. ApiError: it is none, or uses what is not supported."""
+    try:
+        text = json.dumps(schema)
+    except (TypeError, ValueError, RecursionError):
+        raise bad("response_format holds a schema that is no JSON.", "response_format") from None
+    if len(text) > LARGEST_SCHEMA_BYTES:
+        raise bad(f"The JSON schema is larger than {LARGEST_SCHEMA_BYTES} bytes.", "response_format")
+    try:
+        grammar = LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": WHITE_SPACE})
+        wrong, messages = LLMatcher.validate_grammar_with_warnings(grammar)
+    except ValueError as error:
+        raise bad(f"The JSON schema cannot be used: {error}", "response_format") from None
+    if wrong:
+        raise bad(f"The JSON schema cannot be used: {messages[0]}", "response_format")
+    return grammar
+
+
+class Grammar:
+    """Makes constraints for one model; its token table is built on first use, in any thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._table: LLTokenizer | None = None
+
+    def follow(self, grammar: str) -> "JsonConstraint":
+        """A constraint for one reply."""
+        with self._lock:
+            if self._table is None:
+                self._table = _table(self._engine)
+        return JsonConstraint(self._table, grammar, self._engine.model.vocab_size, self._engine.stop_ids)
+
+
+class JsonConstraint:
+    """See `engine.sampling.Constraint`. Once the text is complete, only a token that ends the reply may come."""
+
+    def __init__(self, table: LLTokenizer, grammar: str, vocabulary: int, stops: frozenset[int]) -> None:
+        self._matcher = LLMatcher(table, grammar, log_level=0)
+        if self._matcher.is_error():
+            raise bad(f"The JSON schema cannot be used: {self._matcher.get_error()}", "response_format")
+        self._mask = allocate_token_bitmask(1, vocabulary)
+        self._vocabulary = vocabulary
+        self._stops = np.array(sorted(stop for stop in stops if stop < vocabulary), np.intp)
+
+    def allowed(self) -> Array | None:
+        """bool [vocabulary]."""
+        if self._matcher.is_stopped():
+            return self._only_stops()
+        fill_next_token_bitmask(self._matcher, self._mask)
+        bits = np.unpackbits(self._mask.view(np.uint8)[0], bitorder="little")
+        allowed = bits[: self._vocabulary].astype(bool)
+        allowed[self._stops] = self._matcher.is_accepting()
+        return allowed if allowed.any() else self._only_stops()
+
+    def accept(self, token: int) -> None:
+        """The token was taken."""
+        if token not in self._stops and not self._matcher.is_stopped():
+            self._matcher.consume_token(token)
+
+    def _only_stops(self) -> Array:
+        allowed = np.zeros(self._vocabulary, bool)
+        allowed[self._stops] = True
+        return allowed
+
+
+def _table(engine: Engine) -> LLTokenizer:
+    """The library's view of a tokenizer: ends of text as its end, everything else by its bytes."""
+    tokenizer = engine.tokenizer
+    stops = sorted(stop for stop in engine.stop_ids if stop < tokenizer.size)
+    try:
+        return LLTokenizer(tokenizer.definition, tokenizer.size, stops or None)
+    except Exception as error:  # noqa: BLE001  the library raises nothing narrower
+        raise bad(f"This model's tokenizer cannot follow a schema: {error}", "response_format") from None

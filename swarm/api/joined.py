@@ -1,0 +1,118 @@
+"""Where the models of a server come from: a swarm that was joined, its bytes and its donors."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engine.engine import Engine, Options
+from engine.numerics import Weights
+from swarm.api.libraries import least, need_of
+from swarm.api.shelf import Listed, Need
+from swarm.peers.models import ModelInfo, OpenModel
+from swarm.peers.network import NetworkThread
+from swarm.peers.pool import Remote
+from swarm.peers.remote import RemoteExperts, Rules
+from swarm.peers.replication import count_replicas
+from swarm.peers.session import Session
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How models are held, and how donors are asked. `donors`: whether they are asked at all."""
+
+    rules: Rules
+    weights: Weights = "auto"
+    expert_ram_bytes: int | None = None
+    donors: bool = True
+
+
+class JoinedSwarm:
+    """The models of a swarm; see `swarm.api.shelf.Library`. Called in threads that may block."""
+
+    def __init__(self, network: NetworkThread, session: Session, asking: Asking) -> None:
+        self._network = network
+        self._session = session
+        self._asking = asking
+        self._experts: RemoteExperts | None = None
+
+    def models(self) -> tuple[Listed, ...]:
+        """What the tracker lists now; when it is away, what was accepted here."""
+        session = self._session
+        if not session.online:
+            self._network.call(session.connect)
+        return tuple(_listed(info, session.online) for info in self._network.call(session.models))
+
+    def need(self, name: str) -> Need:
+        """See `swarm.api.shelf.Library`; fetches the headers of the model's files."""
+        return need_of(self._opened(name).source)
+
+    def open(self, name: str, experts_bytes: int | None) -> Engine:
+        """See `swarm.api.shelf.Library`."""
+        found, asking = self._opened(name), self._asking
+        engine = Engine.open(
+            found.source, Options(asking.weights, least(experts_bytes, asking.expert_ram_bytes))
+        )
+        if asking.donors:
+            try:
+                remote = self._network.call(self._session.experts, found, engine.bank, asking.rules)
+            except BaseException:
+                engine.close()
+                raise
+            engine.experts = self._experts = remote
+        return engine
+
+    def swarm(self) -> Mapping[str, object]:
+        """Who serves bytes, who runs experts, and how many are ready for each expert. Keys are shortened."""
+        now = self._session.snapshot()
+        peers: list[Mapping[str, object]] = [
+            {
+                "name": peer.key.hex()[:8],
+                "role": "bytes",
+                "bytes": peer.given_bytes,
+                "calls": 0,
+                "state": "banned" if peer.banned else "slow" if peer.trouble else "ok",
+            }
+            for peer in now.peers
+        ]
+        experts: tuple[tuple[int, ...], ...] = ()
+        if self._experts is not None:
+            pool = self._experts.pool
+            remotes = list(pool.remotes.values())
+            peers += [_donor(remote) for remote in remotes]
+            experts = count_replicas([remote.ready for remote in remotes if not remote.banned], pool.layout)
+        return {
+            "link": "online" if now.online else "offline",
+            "problem": now.problem,
+            "address": now.tracker,
+            "operator": now.operator.hex()[:16] if now.operator else "",
+            "model": now.model,
+            "fetched_bytes": now.progress.verified_bytes,
+            "wanted_bytes": now.progress.wanted_bytes,
+            "bytes_per_s": now.bytes_per_s,
+            "calls": self._experts.stats.calls if self._experts else 0,
+            "remote_calls": self._experts.stats.remote_calls if self._experts else 0,
+            "peers": peers,
+            "experts": experts,
+        }
+
+    def _opened(self, name: str) -> OpenModel:
+        return self._network.call(self._session.open_model, name)
+
+
+def _listed(info: ModelInfo, online: bool) -> Listed:
+    missing = ""
+    if online and not info.complete and not info.accepted:
+        lacking = info.chunks - info.covered_chunks
+        missing = f"{100 * lacking // max(info.chunks, 1)} % of its bytes are held by no peer"
+    return Listed(info.name, info.size_bytes, info.issued_s or 0, info.operator.hex()[:16], missing)
+
+
+def _donor(remote: Remote) -> Mapping[str, object]:
+    sent, received = remote.transferred()
+    return {
+        "name": remote.key.hex()[:8],
+        "role": "experts",
+        "bytes": sent + received,
+        "calls": remote.tally.pairs,
+        "ms": 1000 * remote.pace.expected_s(1) if remote.pace.measured else None,
+        "state": "banned" if remote.banned else "ok" if remote.usable else "away",
+    }

@@ -1,0 +1,78 @@
+"""Where the models of a server come from: directories on this machine."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from engine.checkpoint import Checkpoint, read_json
+from engine.engine import Engine, Options
+from engine.errors import CheckpointError
+from engine.models import family_of
+from engine.numerics import Weights
+from engine.source import DirectorySource, Source
+from swarm.api.shelf import Listed, Need
+
+_KEPT = 1.1  # what weights take in memory beside what they take in files, at most, unless they are widened
+
+
+class Directories:
+    """Checkpoint directories, each a model named like its folder."""
+
+    def __init__(
+        self, directories: Sequence[Path], weights: Weights = "auto", expert_ram_bytes: int | None = None
+    ) -> None:
+        self._directories = {directory.resolve().name: directory for directory in directories}
+        self._weights: Weights = weights
+        self._expert_ram_bytes = expert_ram_bytes
+        self._sources = {name: DirectorySource(path) for name, path in self._directories.items()}
+        self._listed = tuple(self._describe(name) for name in sorted(self._directories))
+
+    def models(self) -> tuple[Listed, ...]:
+        """All of them."""
+        return self._listed
+
+    def need(self, name: str) -> Need:
+        """See `swarm.api.shelf.Library`."""
+        return need_of(self._sources[name])
+
+    def open(self, name: str, experts_bytes: int | None) -> Engine:
+        """See `swarm.api.shelf.Library`."""
+        return Engine.open(
+            self._sources[name], Options(self._weights, least(experts_bytes, self._expert_ram_bytes))
+        )
+
+    def swarm(self) -> Mapping[str, object]:
+        """No network."""
+        return {"link": "local", "address": "", "model": "", "peers": [], "experts": []}
+
+    def close(self) -> None:
+        """Closes the files."""
+        for source in self._sources.values():
+            source.close()
+
+    def _describe(self, name: str) -> Listed:
+        source, path = self._sources[name], self._directories[name]
+        if read_json(source, "config.json") is None:
+            raise CheckpointError(f"{path} holds no config.json; give the folder of a checkpoint")
+        created_s = int((path / "config.json").stat().st_mtime)
+        return Listed(name, sum(source.files().values()), created_s, "local")
+
+
+def least(*sizes: int | None) -> int | None:
+    """The smallest of some sizes, of which None is none at all."""
+    return min((size for size in sizes if size is not None), default=None)
+
+
+def need_of(source: Source) -> Need:
+    """The memory that a checkpoint takes, from its headers: as many bytes as are stored, and a little."""
+    checkpoint = Checkpoint.open(source)
+    family = family_of(checkpoint.config)
+    layout = family.experts(family.parse(checkpoint.config)).stored_in(checkpoint)
+    total = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
+    names = {ref.name for layer, expert in layout.all() for ref in layout.refs(layer, expert)}
+    experts = sum(
+        tensor.nbytes
+        for name, tensor in checkpoint.tensors.items()
+        if name in names or name.rpartition(".")[0] in names or name.removesuffix("_blocks") in names
+    )
+    each = experts // max(1, len(layout.layers) * layout.experts_per_layer)
+    return Need(int((total - experts) * _KEPT), int(experts * _KEPT), each * layout.experts_per_layer)

@@ -1,0 +1,257 @@
+"""The one compute thread: replies of many requests made together, joining and leaving between two steps.
+
+1. A `Run` (a prompt and one reply to it) is submitted from any thread and waits for a free slot, first come,
+   first served.
+2. It takes what some kept or running state already holds of its prompt. A run whose prompt another one is
+   reading at that moment waits until that part is read: a shared beginning is computed once.
+3. Each step is one forward pass of each model that is in use. Long prompts are read in pieces, so other
+   replies go on meanwhile; no token depends on the company (`engine.batch`).
+4. A cancelled run leaves before the next step. What its states hold is kept for prompts to come.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from engine.arrays import I32
+from engine.batch import Done, Prefilled, Reason, Reply, ReplyBatch, Stats, Token
+from engine.engine import Engine
+from engine.errors import EngineError
+from engine.sampling import Constraint, Sampling
+from swarm.api.prefixes import LEAST_SHARED, Prefixes, as_array, common
+from swarm.errors import SwarmError
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Advanced:
+    """`done` of `total` tokens of the prompt are read."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """The reply grew by one token."""
+
+    token: int
+    logprob: float | None
+    alternatives: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The reply is complete."""
+
+    reason: Reason
+    stats: Stats
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The run failed; nothing follows."""
+
+    error: Exception
+
+
+RunEvent: TypeAlias = Advanced | Grown | Ended | Broken
+
+
+@dataclass(eq=False)
+class Run:
+    """A prompt and how to reply to it. `tell` is called in the compute thread and must not wait."""
+
+    engine: Engine
+    ids: Sequence[int]
+    tell: Callable[[RunEvent], None]
+    sampling: Sampling
+    max_tokens: int | None = None
+    logprobs: int | None = None
+    constraint: Constraint | None = None
+    cancelled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How busy the scheduler is."""
+
+    slots: int
+    running: int
+    waiting: int
+    kept_bytes: int
+
+
+class _Desk:
+    """One model in use: its batch, the replies in it and the states kept."""
+
+    def __init__(self, engine: Engine, most_kept: int, kept_bytes: int) -> None:
+        self.engine = engine
+        self.batch = ReplyBatch(engine.model, engine.experts)
+        self.replies: dict[Reply, tuple[Run, I32]] = {}
+        self.prefixes = Prefixes(most_kept, kept_bytes)
+
+    def start(self, run: Run) -> bool:
+        """Lets a run join; False when it is better to wait for a beginning that is being read."""
+        ids = as_array(run.ids)
+        shared, running = max(
+            ((common(other, ids[:-1]), reply) for reply, (_, other) in self.replies.items()),
+            key=lambda found: found[0],
+            default=(0, None),
+        )
+        state = None
+        if running is not None and shared >= max(LEAST_SHARED, self.prefixes.longest(ids) + 1):
+            if running.state.length < shared and running.waits_for_prompt:
+                return False
+            if running.state.floor(shared) >= LEAST_SHARED:
+                state = running.state.copy()
+                state.truncate(state.floor(shared))
+        state = state or self.prefixes.take(ids) or self.engine.model.new_state()
+        reply = Reply(
+            list(run.ids),
+            state,
+            run.sampling,
+            self.engine.stop_ids,
+            run.max_tokens,
+            run.logprobs,
+            run.constraint,
+        )
+        self.batch.add(reply)
+        self.replies[reply] = (run, ids)
+        return True
+
+    def leave(self, reply: Reply) -> None:
+        self.batch.remove(reply)
+        if self.replies.pop(reply, None) is not None:
+            self.prefixes.keep(reply.ids, reply.state)
+
+
+class Scheduler:
+    """`slots` replies at a time, over all models. Starts its thread when it is entered."""
+
+    def __init__(self, slots: int, kept_bytes: int = 1 << 30) -> None:
+        self.slots = slots
+        self._kept_bytes = kept_bytes
+        self._changed = threading.Condition()
+        self._waiting: deque[Run] = deque()
+        self._dropped: list[Engine] = []
+        self._desks: dict[Engine, _Desk] = {}
+        self._running = 0
+        self._ends = False
+        self._thread = threading.Thread(target=self._loop, name="compute", daemon=True)
+
+    def __enter__(self) -> "Scheduler":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._ends = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def submit(self, run: Run) -> None:
+        """Queues a run."""
+        with self._changed:
+            self._waiting.append(run)
+            self._changed.notify_all()
+
+    def cancel(self, run: Run) -> None:
+        """Ends a run before the next step; does nothing to one that is done."""
+        with self._changed:
+            run.cancelled = True
+            self._changed.notify_all()
+
+    def forget(self, engine: Engine) -> None:
+        """Gives back what is kept of a model that no run uses any more; waits until that is done."""
+        with self._changed:
+            self._dropped.append(engine)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._ends or engine not in self._dropped)
+
+    def load(self) -> Load:
+        """How busy it is."""
+        with self._changed:
+            kept = sum(desk.prefixes.nbytes for desk in list(self._desks.values()))
+            return Load(self.slots, self._running, len(self._waiting), kept)
+
+    def _loop(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(self._has_work)
+                if self._ends:
+                    return
+                self._forget_dropped()
+                self._drop_cancelled()
+                starting = self._next_runs()
+            for run in starting:
+                self._start(run)
+            for desk in list(self._desks.values()):
+                if desk.replies:
+                    self._step(desk)
+            with self._changed:
+                self._running = sum(len(desk.replies) for desk in self._desks.values())
+
+    def _has_work(self) -> bool:
+        return bool(self._ends or self._waiting or self._dropped or self._running)
+
+    def _forget_dropped(self) -> None:
+        for engine in self._dropped:
+            self._desks.pop(engine, None)
+        self._dropped.clear()
+        self._changed.notify_all()
+
+    def _drop_cancelled(self) -> None:
+        self._waiting = deque(run for run in self._waiting if not run.cancelled)
+        for desk in self._desks.values():
+            for reply in [reply for reply, (run, _) in desk.replies.items() if run.cancelled]:
+                desk.leave(reply)
+
+    def _next_runs(self) -> list[Run]:
+        """As many waiting runs as there are free slots."""
+        return list(self._waiting)[: max(0, self.slots - self._taken)]
+
+    @property
+    def _taken(self) -> int:
+        return sum(len(desk.replies) for desk in self._desks.values())
+
+    def _start(self, run: Run) -> None:
+        desk = self._desks.get(run.engine)
+        if desk is None:
+            desk = self._desks[run.engine] = _Desk(run.engine, self.slots, self._kept_bytes)
+        try:
+            if not desk.start(run):
+                return
+        except (EngineError, MemoryError) as error:
+            run.tell(Broken(error))
+        with self._changed:
+            self._waiting.remove(run)
+
+    def _step(self, desk: _Desk) -> None:
+        try:
+            events = desk.batch.step()
+        except Exception as error:  # noqa: BLE001  the boundary: a fault ends these replies, not the server
+            # All replies are as before, but each would meet the same again.
+            if not isinstance(error, EngineError | SwarmError | OSError | MemoryError):
+                _log.error("a step failed", exc_info=error)
+            for reply, (run, _) in list(desk.replies.items()):
+                desk.leave(reply)
+                run.tell(Broken(error))
+            return
+        for event in events:
+            reply = event.reply
+            run, _ = desk.replies[reply]
+            match event:
+                case Prefilled(_, done, total):
+                    if done == total:
+                        reply.state.mark()
+                    run.tell(Advanced(done, total))
+                case Token(_, token, logprob, alternatives):
+                    run.tell(Grown(token, logprob, alternatives))
+                case Done(_, reason):
+                    desk.leave(reply)
+                    run.tell(Ended(reason, reply.stats))

@@ -1,0 +1,262 @@
+"""From a wish to its replies: the model, the prompts, the runs, and what they tell, in order.
+
+    async with service.chat(wish) as replies:
+        async for piece in replies: …
+
+Leaving the block, in whatever way, frees the slots at once.
+"""
+
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+import trio
+
+from engine.engine import Engine
+from engine.errors import ContextFull
+from engine.sampling import preferred
+from swarm.api.constraint import compile_schema
+from swarm.api.errors import bad, busy
+from swarm.api.metrics import Metrics
+from swarm.api.scheduler import Advanced, Broken, Ended, Grown, Run, RunEvent, Scheduler
+from swarm.api.shelf import Loaded, Shelf
+from swarm.api.transcript import Delta, Finish, Transcript
+from swarm.api.wishes import ChatWish, TextWish, Wish
+
+_SEED_SPAN = 1 << 64
+
+
+@dataclass(slots=True)
+class Usage:
+    """Tokens counted so far."""
+
+    prompt: int = 0
+    cached: int = 0
+    completion: int = 0
+    reasoning: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What choice number `choice` told next: a delta, or, as its last, how it ended."""
+
+    choice: int
+    delta: Delta | None = None
+    finish: Finish | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """`done` of `total` tokens of a prompt are read; nothing is told yet."""
+
+    done: int
+    total: int
+
+
+@dataclass(slots=True)
+class _Choice:
+    run: Run
+    transcript: Transcript
+
+
+@dataclass(eq=False)
+class Replies:
+    """The replies to one wish, while they are made."""
+
+    model: str
+    engine: Engine
+    prompts: Sequence[str]
+    scheduler: Scheduler
+    metrics: Metrics
+    usage: Usage = field(default_factory=Usage)
+    created_s: int = field(default_factory=lambda: int(time.time()))
+    _began_s: float = field(default_factory=time.monotonic)
+    _choices: list[_Choice] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._send, self._receive = trio.open_memory_channel[tuple[int, RunEvent]](1 << 24)
+        self._token = trio.lowlevel.current_trio_token()
+
+    def add(self, run: Callable[[Callable[[RunEvent], None]], Run], transcript: Transcript) -> None:
+        """Adds a choice, and queues its run."""
+        number = len(self._choices)
+
+        def tell(event: RunEvent) -> None:
+            try:
+                self._token.run_sync_soon(self._told, number, event)
+            except trio.RunFinishedError:  # the server has ended
+                made.cancelled = True
+
+        made = run(tell)
+        self._choices.append(_Choice(made, transcript))
+        self.scheduler.submit(made)
+
+    def _told(self, number: int, event: RunEvent) -> None:
+        # The channel holds more events than a context has tokens, so it is never full.
+        self._send.send_nowait((number, event))
+
+    async def __aiter__(self) -> AsyncIterator[Piece | Reading]:
+        """What the choices tell, as it comes. Raises what broke a run."""
+        open_choices = set(range(len(self._choices)))
+        while open_choices:
+            number, event = await self._receive.receive()
+            transcript = self._choices[number].transcript
+            if number not in open_choices:
+                continue
+            match event:
+                case Advanced(done, total):
+                    yield Reading(done, total)
+                    continue
+                case Broken(error):
+                    raise error
+                case Grown():
+                    if not self.usage.completion:
+                        self.metrics.first_token(time.monotonic() - self._began_s)
+                    self.usage.completion += 1
+                    deltas = transcript.push(event)
+                case Ended():
+                    self.usage.cached += event.stats.cached_tokens
+                    deltas = transcript.end(event)
+            thinking = False
+            for delta in deltas:
+                thinking = thinking or bool(delta.thought)
+                yield Piece(number, delta)
+            self.usage.reasoning += isinstance(event, Grown) and thinking
+            if transcript.finish is not None:
+                self.scheduler.cancel(self._choices[number].run)
+                open_choices.discard(number)
+                yield Piece(number, finish=transcript.finish)
+
+    def cancel(self) -> None:
+        """Ends all runs."""
+        for choice in self._choices:
+            self.scheduler.cancel(choice.run)
+
+
+class Service:
+    """Answers wishes, `most_waiting` beyond those that have slots."""
+
+    def __init__(self, shelf: Shelf, scheduler: Scheduler, metrics: Metrics, most_waiting: int) -> None:
+        self.shelf = shelf
+        self.scheduler = scheduler
+        self.metrics = metrics
+        self._most_waiting = most_waiting
+        self.active = 0
+        self._mean_s = 1.0
+
+    @asynccontextmanager
+    async def chat(self, wish: ChatWish) -> AsyncIterator[Replies]:
+        """The replies to a conversation. ApiError, EngineError, SwarmError, OSError: it cannot be answered."""
+        async with self._admitted(wish.common) as model:
+            engine = model.engine
+            if wish.tools and not engine.template.takes_tools:
+                raise bad(f"{model.name} was not made to call tools; leave tools out.", "tools")
+            prompt = await trio.to_thread.run_sync(
+                partial(engine.template.prompt, wish.messages, tools=wish.tools or None, **wish.template)
+            )
+
+            def transcript() -> Transcript:
+                return Transcript(engine, wish.common.stop, prompt=prompt.text, with_tools=bool(wish.tools))
+
+            grammar = None if wish.schema is None else compile_schema(wish.schema)
+            with self._replies(model, [prompt.text]) as replies:
+                await self._begin(replies, model, wish.common, prompt.ids, transcript, grammar)
+                yield replies
+
+    @asynccontextmanager
+    async def text(self, wish: TextWish) -> AsyncIterator[Replies]:
+        """The continuations of texts. ApiError, EngineError, SwarmError, OSError: it cannot be answered."""
+        async with self._admitted(wish.common) as model:
+            engine = model.engine
+            found = [_ids(engine, prompt) for prompt in wish.prompts]
+            texts = [
+                prompt if isinstance(prompt, str) else engine.tokenizer.decode(prompt)
+                for prompt in wish.prompts
+            ]
+            with self._replies(model, texts) as replies:
+                for ids in found:
+                    await self._begin(
+                        replies, model, wish.common, ids, lambda: Transcript(engine, wish.common.stop), None
+                    )
+                yield replies
+
+    @asynccontextmanager
+    async def _admitted(self, wish: Wish) -> AsyncIterator[Loaded]:
+        """A place in the queue and the model, for the length of a block."""
+        listed = await self.shelf.find(wish.model)
+        if self.active >= self.scheduler.slots + self._most_waiting:
+            raise busy(max(1, min(60, round(self._mean_s * self._most_waiting / self.scheduler.slots))))
+        self.active += 1
+        began_s = time.monotonic()
+        try:
+            async with self.shelf.use(listed) as model:
+                yield model
+        finally:
+            self.active -= 1
+            self._mean_s += 0.2 * (time.monotonic() - began_s - self._mean_s)
+
+    def _replies(self, model: Loaded, texts: Sequence[str]) -> "_Cancelling":
+        return _Cancelling(Replies(model.name, model.engine, texts, self.scheduler, self.metrics))
+
+    async def _begin(
+        self,
+        replies: Replies,
+        model: Loaded,
+        wish: Wish,
+        ids: Sequence[int],
+        transcript: Callable[[], Transcript],
+        grammar: str | None,
+    ) -> None:
+        engine = model.engine
+        room = engine.model.context_length
+        if len(ids) > room:
+            raise ContextFull(
+                f"The prompt has {len(ids):,} tokens, the model's context {room:,}; shorten it."
+            )
+        replies.usage.prompt += len(ids)
+        first = preferred(engine.generation, wish.sampling)
+        for number in range(wish.choices):
+            said = {**wish.sampling, "seed": (first.seed + number) % _SEED_SPAN}
+            constraint = None
+            if grammar is not None:
+                constraint = await trio.to_thread.run_sync(model.grammar.follow, grammar)
+            run = partial(
+                Run,
+                engine,
+                ids,
+                sampling=preferred(engine.generation, said),
+                max_tokens=wish.max_tokens,
+                logprobs=wish.logprobs,
+                constraint=constraint,
+            )
+            replies.add(run, transcript())
+
+
+class _Cancelling:
+    """Replies whose runs end with a block."""
+
+    def __init__(self, replies: Replies) -> None:
+        self._replies = replies
+
+    def __enter__(self) -> Replies:
+        return self._replies
+
+    def __exit__(self, *_: object) -> None:
+        self._replies.cancel()
+        self._replies.metrics.done(
+            self._replies.model, self._replies.usage.prompt, self._replies.usage.completion
+        )
+
+
+def _ids(engine: Engine, prompt: str | tuple[int, ...]) -> list[int]:
+    if isinstance(prompt, str):
+        ids = engine.tokenizer.encode(prompt, add_special=True)
+        if not ids:
+            raise bad("The prompt is empty; give at least one token.", "prompt")
+        return ids
+    wrong = next((ident for ident in prompt if ident >= engine.model.vocab_size), None)
+    if wrong is not None:
+        raise bad(f"{wrong} is no token of this model; it has {engine.model.vocab_size:,}.", "prompt")
+    return list(prompt)

@@ -1,0 +1,171 @@
+"""Which models are in memory: loaded when they are first asked for, unloaded when room is needed.
+
+Requests take turns in asking for a model, so one that has to wait for room is not overtaken for ever. Loading
+runs in a thread of its own while replies of other models go on. A model in use is never unloaded.
+"""
+
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import trio
+
+from engine.engine import Engine
+from swarm.api.constraint import Grammar
+from swarm.api.errors import ApiError, no_model
+from swarm.api.scheduler import Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A model that can be asked for. `created_s`: seconds since 1970, 0 when not known."""
+
+    name: str
+    size_bytes: int
+    created_s: int = 0
+    owner: str = "swarm"
+    missing: str = ""
+    """What keeps it from being served in full; empty: nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Memory that a model takes: its dense weights, all its experts, and the least number of them."""
+
+    dense_bytes: int
+    experts_bytes: int
+    least_experts_bytes: int = 0
+
+
+class Library(Protocol):
+    """Where models come from: directories, or a swarm. Methods block; errors are exceptions."""
+
+    def models(self) -> tuple[Listed, ...]:
+        """What there is now."""
+
+    def need(self, name: str) -> Need:
+        """What a model takes, from its headers alone."""
+
+    def open(self, name: str, experts_bytes: int | None) -> Engine:
+        """A model, ready to speak."""
+
+    def swarm(self) -> Mapping[str, object]:
+        """The network as the page shows it."""
+
+
+@dataclass(eq=False)
+class Loaded:
+    """A model in memory."""
+
+    name: str
+    engine: Engine
+    nbytes: int
+    users: int = 0
+    used_s: float = field(default_factory=time.monotonic)
+    grammar: Grammar = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.grammar = Grammar(self.engine)
+
+
+class Shelf:
+    """The models in memory, within `limit_bytes`; None: as much as there is."""
+
+    def __init__(self, library: Library, scheduler: Scheduler, limit_bytes: int | None = None) -> None:
+        self.library = library
+        self.limit_bytes = limit_bytes
+        self.loads = 0
+        self._scheduler = scheduler
+        self._loaded: dict[str, Loaded] = {}
+        self._turn = trio.Lock()
+        self._released = trio.Condition()
+        self._listed: tuple[Listed, ...] = ()
+        self._listed_s = -1e9
+
+    @property
+    def loaded(self) -> tuple[Loaded, ...]:
+        """What is in memory now."""
+        return tuple(self._loaded.values())
+
+    async def models(self, fresh_s: float = 2.0) -> tuple[Listed, ...]:
+        """All models there are; asked again when the list is older than `fresh_s`."""
+        if trio.current_time() - self._listed_s > fresh_s:
+            self._listed = await trio.to_thread.run_sync(self.library.models)
+            self._listed_s = trio.current_time()
+        return self._listed
+
+    async def find(self, name: str | None) -> Listed:
+        """The model of that name, or the only one. ApiError when there is none."""
+        models = await self.models()
+        for model in models:
+            if name == model.name or (name in (None, "", "default") and len(models) == 1):
+                return model
+        known = ", ".join(model.name for model in models) or "none yet"
+        raise no_model(name or "", known)
+
+    @asynccontextmanager
+    async def use(self, listed: Listed) -> AsyncIterator[Loaded]:
+        """A model in memory for the length of a block; loads it, and unloads others, when it is not there."""
+        async with self._turn:
+            model = self._loaded.get(listed.name)
+            if model is None:
+                model = await self._load(listed)
+            model.users += 1
+        try:
+            yield model
+        finally:
+            model.users -= 1
+            model.used_s = time.monotonic()
+            with trio.CancelScope(shield=True):
+                async with self._released:
+                    self._released.notify_all()
+
+    async def close(self) -> None:
+        """Unloads everything."""
+        for model in self.loaded:
+            await self._unload(model)
+
+    async def _load(self, listed: Listed) -> Loaded:
+        if listed.missing:
+            raise ApiError(503, f"{listed.name} cannot be served now: {listed.missing}.", code="incomplete")
+        experts_bytes = None
+        if self.limit_bytes is not None:
+            need = await trio.to_thread.run_sync(self.library.need, listed.name)
+            least = need.dense_bytes + need.least_experts_bytes
+            if least > self.limit_bytes:
+                raise ApiError(
+                    503,
+                    f"{listed.name} needs at least {least / 1e9:.1f} GB of memory; this server may take "
+                    f"{self.limit_bytes / 1e9:.1f} GB. Start it with a larger --memory.",
+                    code="too_large",
+                )
+            await self._make_room(min(need.dense_bytes + need.experts_bytes, self.limit_bytes))
+            room = self.limit_bytes - sum(model.nbytes for model in self.loaded)
+            experts_bytes = min(room - need.dense_bytes, need.experts_bytes)
+        with trio.CancelScope(shield=True):  # a client that leaves does not throw away what was loaded
+            engine = await trio.to_thread.run_sync(self.library.open, listed.name, experts_bytes)
+            nbytes = engine.model.resident_bytes + engine.bank.capacity_bytes
+            model = self._loaded[listed.name] = Loaded(listed.name, engine, nbytes)
+            self.loads += 1
+        await trio.lowlevel.checkpoint_if_cancelled()
+        return model
+
+    async def _make_room(self, nbytes: int) -> None:
+        """Unloads what was not used for longest until `nbytes` are free; waits for models in use."""
+        assert self.limit_bytes is not None
+        while sum(model.nbytes for model in self.loaded) + nbytes > self.limit_bytes:
+            idle = [model for model in self.loaded if not model.users]
+            if idle:
+                await self._unload(min(idle, key=lambda model: model.used_s))
+            else:
+                async with self._released:
+                    if all(model.users for model in self.loaded):
+                        await self._released.wait()
+
+    async def _unload(self, model: Loaded) -> None:
+        del self._loaded[model.name]
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(self._scheduler.forget, model.engine)
+            await trio.to_thread.run_sync(model.engine.close)
