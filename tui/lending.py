@@ -21,13 +21,14 @@ from tui.cleaner import clean_line
 from tui.views import DonationView
 
 END_S = 10.0
-Command = Callable[[str, int], Sequence[str]]
+Command = Callable[[str, int, str], Sequence[str]]
 
 
-def donate_command(kind: str, size_bytes: int) -> list[str]:
-    """The command that lends disk or compute."""
+def donate_command(kind: str, size_bytes: int, model: str) -> list[str]:
+    """The command that lends disk or compute to a model, or to the swarm's only one."""
     option = "--size" if kind == "disk" else "--ram"
-    return [sys.executable, "-m", "swarm", "donate", kind, option, str(size_bytes)]
+    chosen = ["--model", model] if model else []
+    return [sys.executable, "-m", "swarm", "donate", kind, option, str(size_bytes), *chosen]
 
 
 @dataclass
@@ -75,8 +76,8 @@ class Lending:
         self._children: list[_Child] = []
         self._lock = threading.Lock()
 
-    def want(self, wish: Donation) -> DonationView:
-        """Lend this from now on. OSError: a process cannot be started."""
+    def want(self, wish: Donation, model: str = "") -> DonationView:
+        """Lend this to a model from now on. OSError: a process cannot be started."""
         with self._lock:
             for child in self._children:
                 child.leave()
@@ -85,7 +86,7 @@ class Lending:
             self._children = []
             self._wish = wish
             if not wish.paused:
-                self._start(wish)
+                self._start(wish, model)
         return self.view()
 
     def view(self) -> DonationView:
@@ -105,12 +106,12 @@ class Lending:
         """End everything; what was wished for is forgotten."""
         self.want(Donation(""))
 
-    def _start(self, wish: Donation) -> None:
+    def _start(self, wish: Donation, model: str) -> None:
         wanted = {"disk": wish.disk_bytes, "compute": wish.ram_bytes}
         kinds = ("disk", "compute") if wish.kind == "both" else (wish.kind,) if wish.kind else ()
         for kind in kinds:
             process = subprocess.Popen(
-                self._command(kind, wanted[kind]),
+                self._command(kind, wanted[kind], model),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -213,7 +213,7 @@ class SwarmPlace:
     def donate(self, wish: Donation) -> DonationView:
         """Lend to this swarm, in processes of their own."""
         remember(home().settings, swarm=self._target)
-        return self._lending.want(wish)
+        return self._lending.want(wish, self._current.info.name if self._current else "")
 
     def close(self) -> None:
         """Leave the swarm and end trio's thread."""

@@ -28,7 +28,7 @@ def until(condition: Callable[[], bool]) -> None:
 def lending(program: str, log: list[tuple[str, int]]) -> Lending:
     """A lending that starts a program instead."""
 
-    def command(kind: str, size: int) -> list[str]:
+    def command(kind: str, size: int, model: str) -> list[str]:
         log.append((kind, size))
         return [sys.executable, "-c", program]
 
@@ -71,12 +71,19 @@ def test_a_failure_is_told_in_its_own_words(log: list[tuple[str, int]]) -> None:
 
 
 def test_the_command_holds_no_secret() -> None:
-    assert donate_command("disk", 5)[-4:] == ["donate", "disk", "--size", "5"]
-    assert donate_command("compute", 7)[-4:] == ["donate", "compute", "--ram", "7"]
+    assert donate_command("disk", 5, "")[-4:] == ["donate", "disk", "--size", "5"]
+    assert donate_command("compute", 7, "olmoe")[-6:] == [
+        "donate",
+        "compute",
+        "--ram",
+        "7",
+        "--model",
+        "olmoe",
+    ]
 
 
 def test_nothing_to_start_is_an_error(tmp_path: Path) -> None:
-    missing = Lending(lambda kind, size: [str(tmp_path / "no-such-program")])
+    missing = Lending(lambda kind, size, model: [str(tmp_path / "no-such-program")])
     with pytest.raises(OSError, match="no-such-program"):
         missing.want(Donation("disk", 5))
     missing.close()
