@@ -19,7 +19,7 @@ from engine.kernels.integer_tile import KINDS, SCALES, WIDE, integer_tile
 from engine.kernels.matrix import Matrix, padded_columns
 from engine.kernels.packing import CHUNK
 from engine.kernels.rows import quantize_rows
-from engine.kernels.threads import gate, threads
+from engine.kernels.threads import launch
 
 
 @cache
@@ -101,11 +101,11 @@ def matmul_heads(x: F32, w: Matrix) -> F32:
         rows = quantize_rows(flat)
         run = _integer(w.packing.kind, w.packing.scale)
         groups = -(-cols // GROUP)
-        with gate:
-            run(w.data, panel_bytes, groups, head_panels, rows.q, rows.scale, rows.sums, out, threads())
+        with launch(count * w.rows * cols) as threads:
+            run(w.data, panel_bytes, groups, head_panels, rows.q, rows.scale, rows.sums, out, threads)
     else:
         block = max(1, w.packing.block // CHUNK)
-        with gate:
+        with launch(count * w.rows * cols) as threads:
             _floating(w.packing.kind)(
                 w.data,
                 panel_bytes,
@@ -114,6 +114,6 @@ def matmul_heads(x: F32, w: Matrix) -> F32:
                 head_panels,
                 padded_columns(flat),
                 out,
-                threads(),
+                threads,
             )
     return out

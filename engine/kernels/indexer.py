@@ -18,7 +18,7 @@ from engine.kernels.compile import device, kernel
 from engine.kernels.lanes import cache_value
 from engine.kernels.matrix import padded_columns
 from engine.kernels.scalar import f32_to_bits, fused
-from engine.kernels.threads import gate, threads
+from engine.kernels.threads import launch
 
 BLOCK = 256  # keys of a task
 SCORES = 1 << 22  # scores held at once, unless a single row has more
@@ -134,11 +134,11 @@ def choose_keys(q: F32, weights: F32, keys: Array, counts: I32, most: int, *, sc
     width = largest if largest > most else 0  # where all keys are taken, nothing needs a score
     at_once = max(1, SCORES // max(1, width))
     scores = np.empty((min(rows, at_once), width), np.float32)
-    with gate:
+    with launch(rows * heads * dim * width) as count:
         for first in range(0, rows, at_once):
             some = slice(first, min(first + at_once, rows))
             _choose(
                 asked[some.start * heads : some.stop * heads], weights[some], stored, counts[some], dim,
-                np.float32(scale), scores[: some.stop - some.start], chosen[some], threads(),
+                np.float32(scale), scores[: some.stop - some.start], chosen[some], count,
             )  # fmt: skip
     return chosen
