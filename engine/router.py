@@ -4,6 +4,7 @@ Logits are computed on the float path from f32 weights, whatever the weights for
 index.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,4 +68,30 @@ class SigmoidRouter:
         weights = np.take_along_axis(scores, ids.astype(np.intp), 1)
         if self.normalise:
             weights = weights / (sums(weights) + np.float32(1e-20))[:, None]
+        return ids, weights * np.float32(self.scale)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoreRouter:
+    """The k largest of score(logits) + `correction`, or those that `table` int32 [vocabulary, k] gives the token.
+
+    The weights are the scores without the correction, divided by their sum, times `scale` (DeepSeek-V4).
+    """
+
+    logits: Linear
+    k: int
+    score: Callable[[F32], F32]
+    scale: float
+    correction: F32 | None = None
+    table: I32 | None = None
+
+    def __call__(self, x: F32, tokens: I32) -> tuple[I32, F32]:
+        """x [N, D], tokens [N] -> ids int32 [N, k] and weights f32 [N, k]."""
+        scores = self.score(self.logits(x))
+        if self.table is not None:
+            ids: I32 = self.table[tokens]
+        else:
+            ids = topk(scores if self.correction is None else scores + self.correction, self.k)[0]
+        weights = np.take_along_axis(scores, ids.astype(np.intp), 1)
+        weights = weights / (sums(weights) + np.float32(1e-20))[:, None]
         return ids, weights * np.float32(self.scale)

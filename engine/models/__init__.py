@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 FAMILIES: Mapping[str, str] = {
     "deepseek_v3": "deepseek_v3",
     "deepseek_v32": "glm_moe_dsa",
+    "deepseek_v4": "deepseek_v4",
     "glm4_moe": "glm4_moe",
     "glm_moe_dsa": "glm_moe_dsa",
     "gpt_oss": "gpt_oss",

@@ -48,6 +48,8 @@ FOLDERS = {
     "minimax_m2-fp8": Folder(q8=0.025, q4=0.7),
     "glm4_moe": Folder(q8=0.1, q4=1.2),
     "glm4_moe-air": Folder(q8=0.008, q4=1.4),
+    "deepseek_v4": Folder(q8=0.16, q4=1.4),
+    "deepseek_v4-fp4": Folder(q8=0.026, q4=0.75, auto=0.02),
     "glm_moe_dsa": Folder(q8=0.75, q4=2.6),
     "hy_v3": Folder(q8=0.02, q4=1.6),
     "hy_v3-tied": Folder(q8=0.07, q4=1.4),
