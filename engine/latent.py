@@ -22,7 +22,7 @@ from engine.loader import Loader
 from engine.models import Batch
 from engine.rotary import Rotary
 
-LATENT_EPSILON = 1e-6  # of the norms of latents, whatever rms_norm_eps says
+LATENT_EPSILON = 1e-6  # of the norms of latents, in most families whatever rms_norm_eps says
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,14 @@ class LatentAttention:
     """The projections of one layer, and attention over the cached latents."""
 
     def __init__(
-        self, load: Loader, name: str, shape: LatentShape, *, bias: bool = False, scale: float | None = None
+        self,
+        load: Loader,
+        name: str,
+        shape: LatentShape,
+        *,
+        bias: bool = False,
+        scale: float | None = None,
+        epsilon: float = LATENT_EPSILON,
     ) -> None:
         s = shape
         self.shape = shape
@@ -68,10 +75,10 @@ class LatentAttention:
             self.q: Linear = load.linear(f"{name}.q_proj", q_width, s.hidden)
         else:
             self.q_down = load.linear(f"{name}.q_a_proj", s.q_rank, s.hidden, bias=bias)
-            self.q_norm = Norm(load.vector(f"{name}.q_a_layernorm", s.q_rank), LATENT_EPSILON)
+            self.q_norm = Norm(load.vector(f"{name}.q_a_layernorm", s.q_rank), epsilon)
             self.q = load.linear(f"{name}.q_b_proj", q_width, s.q_rank)
         self.kv_down = load.linear(f"{name}.kv_a_proj_with_mqa", s.cached, s.hidden, bias=bias)
-        self.kv_norm = Norm(load.vector(f"{name}.kv_a_layernorm", s.kv_rank), LATENT_EPSILON)
+        self.kv_norm = Norm(load.vector(f"{name}.kv_a_layernorm", s.kv_rank), epsilon)
         both = load.matrix(f"{name}.kv_b_proj", s.heads * (s.nope + s.value), s.kv_rank)
         by_head = both.reshape(s.heads, s.nope + s.value, s.kv_rank)
         self.key_in: Matrix = load.by_head([head[: s.nope].T for head in by_head])

@@ -30,6 +30,7 @@ FAMILIES: Mapping[str, str] = {
     "deepseek_v32": "glm_moe_dsa",
     "deepseek_v4": "deepseek_v4",
     "glm4_moe": "glm4_moe",
+    "glm5_next": "glm5_next",
     "glm_moe_dsa": "glm_moe_dsa",
     "gpt_oss": "gpt_oss",
     "hy_v3": "hy_v3",

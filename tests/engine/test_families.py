@@ -50,6 +50,7 @@ FOLDERS = {
     "glm4_moe-air": Folder(q8=0.008, q4=1.4),
     "deepseek_v4": Folder(q8=0.16, q4=1.4),
     "deepseek_v4-fp4": Folder(q8=0.026, q4=0.75, auto=0.02),
+    "glm5_next": Folder(q8=0.9, q4=3.1),
     "glm_moe_dsa": Folder(q8=0.75, q4=2.6),
     "hy_v3": Folder(q8=0.02, q4=1.6),
     "hy_v3-tied": Folder(q8=0.07, q4=1.4),
