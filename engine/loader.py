@@ -154,9 +154,9 @@ class Loader:
         self.resident_bytes += data.nbytes
         return DenseMLP(shape, data)
 
-    def folded(self, values: F32) -> Linear:
+    def folded(self, values: F32, *, exact: bool = False) -> Linear:
         """A linear layer whose matrix f32 [rows, cols] the family made itself, rounded like any other."""
-        return self._linear(F32Matrix(np.ascontiguousarray(values)), None, False)
+        return self._linear(F32Matrix(np.ascontiguousarray(values)), None, exact)
 
     def by_head(self, heads: Sequence[F32]) -> Matrix:
         """A matrix [rows, cols] a head, made by the family and rounded like any other, as a stack for
