@@ -34,6 +34,7 @@ FAMILIES: Mapping[str, str] = {
     "glm_moe_dsa": "glm_moe_dsa",
     "gpt_oss": "gpt_oss",
     "hy_v3": "hy_v3",
+    "inkling_mm_model": "inkling",
     "kimi_k2": "deepseek_v3",
     "kimi_k3": "kimi_k3",
     "kimi_linear": "kimi_linear",

@@ -60,6 +60,7 @@ FOLDERS = {
     "deepseek_v3-plain": Folder(q8=0.015, q4=1.6),
     "deepseek_v3-fp8": Folder(q8=0.3, q4=1.8),
     "kimi_k2-int4": Folder(q8=0.22, q4=1.8, auto=0.26),
+    "inkling": Folder(q8=0.7, q4=3.0),
     "kimi_k3": Folder(q8=0.6, q4=2.9, auto=0.7),
     "kimi_linear": Folder(q8=1.1, q4=3.5),
 }
