@@ -27,6 +27,7 @@ Lines = list[Text]
 _CONSOLE = Console(file=StringIO(), width=80, color_system=None, force_terminal=False)
 _BULLETS = ("•", "◦", "▪")
 _NARROWEST = 8
+_WIDEST_LANGUAGE = 20
 _PLAIN = Style()
 
 
@@ -191,9 +192,11 @@ def _code(
     """A code block on its own ground, one cell of it on each side, its language in the corner."""
     inner = max(1, width - 2)
     lines: Lines = []
-    language = info.split()[0][:20] if info.split() else ""
     if opens:
-        lines.append(_panel_line(Text(language.rjust(inner), palette.muted), width, palette))
+        language = Text(info.split()[0] if info.split() else "", palette.muted)
+        language.truncate(min(inner, _WIDEST_LANGUAGE), overflow="ellipsis")
+        space = " " * (inner - language.cell_len)
+        lines.append(_panel_line(Text.assemble(space, language), width, palette))
     for line in code_lines(code, info, palette):
         line.expand_tabs(4)
         pieces = (
