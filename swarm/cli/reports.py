@@ -78,6 +78,13 @@ class ServeReport:
         else:
             self._say(f"Running experts for others, all {size(total_bytes)} from memory.")
 
+    def not_executing(self, reason: Exception) -> None:
+        """Experts are not run for others, or no more."""
+        if self._as_json:
+            self._event("not-executing", reason=str(reason))
+        else:
+            self._say(f"Experts are not run for others: {reason}")
+
     def standing(self, standing: Standing) -> None:
         """The tracker sees this server otherwise than before."""
         if self._as_json:

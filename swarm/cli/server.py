@@ -16,12 +16,14 @@ from pathlib import Path
 
 import trio
 
+from engine.errors import EngineError
 from engine.expert_bank import ExpertBank
 from engine.numerics import Weights
 from swarm.cli.hosting import Place, invite_address, listening, open_store, until_signalled
 from swarm.cli.lan import tell_lan
 from swarm.cli.output import byte_progress
 from swarm.cli.reports import Facts, ServeReport
+from swarm.errors import SwarmError
 from swarm.peers.announce import Announcer, Reach
 from swarm.peers.banks import UnchangedDirectory, layout_of, open_experts, warm
 from swarm.peers.executor import Executor, profile_of, whole_bank
@@ -124,11 +126,21 @@ class _Server:
         if plan.lan and not place.is_local:
             nursery.start_soon(tell_lan, plan.name, address)
         if self.executor is not None:
-            nursery.start_soon(self._execute, self.executor)
+            nursery.start_soon(self._execute_if_possible, self.executor)
         try:
             await self.report.run()
         finally:
             self._ended.set()
+
+    async def _execute_if_possible(self, executor: Executor) -> None:
+        """Runs experts; when they cannot be read (a file changed, a disk fails), serves bytes only and says so."""
+        try:
+            await self._execute(executor)
+        except (EngineError, SwarmError, OSError) as error:
+            executor.banks.clear()
+            self.report.not_executing(error)
+            if self.announcer is not None:
+                self.announcer.changed()
 
     async def _execute(self, executor: Executor) -> None:
         """Opens the experts, offers to run them, then reads as many as fit into memory."""

@@ -48,8 +48,9 @@ class Client:
     def refused(self, *where: str) -> str:
         """What is said when they must not."""
         self.out.unlink(missing_ok=True)
-        assert self._run(*where) == 1
+        code = self._run(*where)
         said = self._capsys.readouterr().err
+        assert code == 1, said
         assert "Traceback" not in said
         assert not self.out.exists()
         return said
