@@ -2,6 +2,7 @@
 
 import json
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -59,8 +60,8 @@ def donors_used(trace: list[dict[str, object]]) -> set[str]:
     return {hop["donor"] for line in trace for hop in line["hops"] if hop["outcome"] == "used"}  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("model", "weights"), [("olmoe", "auto"), ("qwen3_moe", "auto"), ("olmoe", "native")])
-def test_a_serving_machine_computes_for_others(oracle: Path, tmp_path: Path, model: str, weights: str) -> None:
+def test_a_serving_machine_computes_for_others(oracle: Path, tmp_path: Path) -> None:
+    model, weights = "qwen3_moe", "native"
     asker = Asker(tmp_path / "asker", oracle / model, weights)
     with serving(tmp_path / "host", oracle / model, "--weights", weights) as served:
         served.running.event("executing")
@@ -86,3 +87,87 @@ def test_donors_that_hold_parts_compute_together_and_may_leave(oracle: Path, tmp
             trace = asker.same(served.invite, "--audit", "0")
             assert len(donors_used(trace)) <= 1
     assert "failovers" not in asker.said
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """Large enough that a reply is under way for a while."""
+    write_checkpoint(tmp_path / "model", Shape(64, 48, layers=16, experts=16, experts_per_token=8))
+    return tmp_path / "model"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_donor_that_is_killed_or_frozen_in_mid_reply(
+    model: Path, tmp_path: Path, how: signal.Signals
+) -> None:
+    asker = Asker(tmp_path / "asker", model)
+    with (
+        serving(tmp_path / "host", model) as served,
+        donating(tmp_path / "first", served.invite, ready=256) as first,
+    ):
+        served.running.event("executing")
+        trace = tmp_path / "asker" / "trace.jsonl"
+
+        def strike() -> None:
+            while not trace.exists() or trace.stat().st_size < 4000:
+                time.sleep(0.01)
+            first.process.send_signal(how)
+
+        striker = threading.Thread(target=strike)
+        striker.start()
+        try:
+            lines = asker.same(served.invite, "--audit", "0", "--hedge", "off")
+        finally:
+            striker.join()
+            first.process.send_signal(signal.SIGCONT)
+        hops = [hop for line in lines for hop in line["hops"]]  # type: ignore[attr-defined]
+        assert sum(hop["outcome"] in ("late", "failed") for hop in hops) <= 2
+        assert len(donors_used(lines)) == 2
+        if how is signal.SIGKILL:
+            first.process.wait(10)
+
+
+def test_a_donor_behind_a_wall_is_relayed(oracle: Path, tmp_path: Path) -> None:
+    asker = Asker(tmp_path / "asker", oracle / "olmoe")
+    with (
+        serving(tmp_path / "host", oracle / "olmoe", "--no-exec") as served,
+        donating(tmp_path / "first", served.invite, "--relay", ready=32),
+    ):
+        trace = asker.same(served.invite, "--audit", "0")
+        assert len(donors_used(trace)) == 1
+        assert not any(line["fallback_pairs"] for line in trace)
+
+
+def test_a_donor_rests_goes_on_and_streams_what_its_memory_does_not_hold(
+    oracle: Path, tmp_path: Path
+) -> None:
+    home = tmp_path / "first"
+    with (
+        serving(tmp_path / "host", oracle / "olmoe", "--no-exec") as served,
+        donating(home, served.invite, "--ram", "60KB", "--experts", "32", ready=32) as donor,
+    ):
+        assert swarm(home, "donate", "compute", served.invite).returncode == 1  # one a machine
+        assert swarm(home, "donate", "pause").returncode == 0
+        while donor.event("lending")["state"] != "paused":
+            pass
+        assert swarm(home, "donate", "resume").returncode == 0
+        now = donor.event("lending")
+        assert (now["state"], now["ready"]) == ("running", 32)
+        assert now["resident"] < 32
+        asker = Asker(tmp_path / "asker", oracle / "olmoe")
+        assert not any(line["fallback_pairs"] for line in asker.same(served.invite, "--audit", "0"))
+    assert "No donor" in swarm(home, "donate", "pause").stderr
+
+
+def test_disk_donors_serve_when_the_origin_is_busy_elsewhere(oracle: Path, tmp_path: Path) -> None:
+    with serving(tmp_path / "host", oracle / "olmoe") as served:
+        where = ("--listen", "127.0.0.1", "--json", "--size", "20MB")
+        with running(tmp_path / "disk", "donate", "disk", served.invite, *where) as donor:
+            now = donor.event("lending")
+            while now["state"] != "running":
+                now = donor.event("lending")
+            assert now["ready"] == now["assigned"] > 0
+            listed = swarm(tmp_path / "other", "models", served.invite, "--json")
+            assert listed.returncode == 0, listed.stderr
+            assert donor.stop(signal.SIGINT) == 0
