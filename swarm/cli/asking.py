@@ -89,6 +89,8 @@ class Asking:
     trace: Path | None = None
     show: Callable[["RemoteExperts"], None] = lambda _: None
     """Given the experts at the end, for a summary."""
+    keep: bool = False
+    """Whether the user gave memory for experts, so that some may be kept here."""
 
     @contextmanager
     def experts(
@@ -98,7 +100,9 @@ class Asking:
         from swarm.peers.remote import Rules
         from swarm.peers.trace import tracing
 
-        remote = network.call(session.experts, found, engine.bank, Rules.parse(self.hedge, self.audit))
+        remote = network.call(
+            session.experts, found, engine.bank, Rules.parse(self.hedge, self.audit, self.keep)
+        )
         with tracing(remote, self.trace):
             try:
                 yield remote

@@ -72,7 +72,7 @@ def command(
         raise click.UsageError("Give either a swarm (INVITE or --tracker) or --local DIR.")
     ids = read_ids(ids_file)
     _check_writable(out)
-    asking = Asking(hedge, audit, trace, say_summary)
+    asking = Asking(hedge, audit, trace, say_summary, keep=expert_ram is not None)
     with opened(target, token, local, model, weights, expert_ram, offline=offline, asking=asking) as engine:
         beyond = next((number for number in ids if number >= engine.model.vocab_size), None)
         if beyond is not None:

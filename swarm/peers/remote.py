@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import trio
 
-from engine.arrays import F32, I32, aligned
+from engine.arrays import F32, I32, Array, aligned
 from engine.errors import EngineError
 from engine.expert_bank import ExpertBank
 from engine.kernels import ExpertRows, Rows, combine, quantize_rows
 from swarm.peers.audit import Auditor, Conviction, Recomputer
 from swarm.peers.calls import Form, Work
+from swarm.peers.keeper import Keeper
 from swarm.peers.network import NetworkClosed
 from swarm.peers.pool import Pool
 from swarm.peers.rounds import Round, Tale
@@ -37,18 +38,20 @@ class Rules:
     """When a call is late; None: adaptive; inf: never."""
     audit: float = 0.05
     """Share of answers that are checked."""
+    keep: bool = False
+    """Whether experts that are asked for often may be kept and run here."""
 
     @classmethod
-    def parse(cls, hedge: str, audit: float) -> "Rules":
+    def parse(cls, hedge: str, audit: float, keep: bool = False) -> "Rules":
         """From what a user types: auto, off, or milliseconds. ValueError."""
         if hedge == "auto":
-            return cls(None, audit)
+            return cls(None, audit, keep)
         if hedge == "off":
-            return cls(math.inf, audit)
+            return cls(math.inf, audit, keep)
         after_ms = float(hedge)
         if not 0 <= after_ms < 1e6:
             raise ValueError(f"{hedge} ms is no time to hedge after")
-        return cls(after_ms / 1000, audit)
+        return cls(after_ms / 1000, audit, keep)
 
 
 @dataclass(slots=True)
@@ -103,6 +106,7 @@ class RemoteExperts:
         self.auditor = Auditor(rules.audit, pool, recompute, report)
         self._rules = rules
         self._told_convictions = 0
+        self._keeper = Keeper(bank)
 
     @property
     def rules(self) -> Rules:
@@ -136,17 +140,24 @@ class RemoteExperts:
         packed: Rows | F32 = quantize_rows(rows) if form.integer else np.ascontiguousarray(rows)
         expert = ids.reshape(-1).astype(np.int32, copy=False)
         work = Work(layer, expert, np.repeat(np.arange(count, dtype=np.int32), k), packed)
+        mine, kept = None, 0
         if not self.pool.usable_now():
             self._soon(self.pool.want)
             outputs, tale, wait_s = self._here(work), Tale(local_pairs=len(work)), 0.0
         else:
-            outputs, tale, wait_s = self._ask(form, work)
+            mine = self._keeper.choose(layer, expert) if self._rules.keep else None
+            kept = 0 if mine is None else int(mine.sum())
+            outputs, tale, wait_s = self._ask(form, work, mine if kept else None)
+        took_s = time.perf_counter() - started
+        if mine is not None:
+            self._keeper.took(count, kept > 0, took_s)
         self.stats.add(len(work), tale, wait_s)
         if self.tell is not None:
-            self.tell(layer, count, 0, 1000 * (time.perf_counter() - started), tale)
+            self.tell(layer, count, kept, 1000 * took_s, tale)
         return combine(outputs, weights)
 
-    def _ask(self, form: Form, work: Work) -> tuple[ExpertRows, Tale, float]:
+    def _ask(self, form: Form, work: Work, mine: Array | None) -> tuple[ExpertRows, Tale, float]:
+        """Asks donors; runs the pairs in `mine`, bool [P], here meanwhile."""
         pairs = len(work)
         kind = np.int16 if form.integer else np.float32
         out = ExpertRows(
@@ -155,12 +166,13 @@ class RemoteExperts:
         )
         answered: Future[None] = Future()
         scope = trio.CancelScope()
-        round_ = Round(self.pool, self.auditor, form, work, out, self._here, self.rules.hedge_s)
+        theirs = np.arange(pairs) if mine is None else np.flatnonzero(~mine)
+        round_ = Round(self.pool, self.auditor, form, work, out, self._here, self._rules.hedge_s)
 
         async def run() -> None:
             try:
                 with scope:
-                    await round_.run()
+                    await round_.run(theirs)
                     answered.set_result(None)
             except EngineError as error:
                 answered.set_exception(error)
@@ -168,11 +180,13 @@ class RemoteExperts:
                 if not answered.done():
                     answered.set_exception(NetworkClosed())
 
-        started = time.perf_counter()
         self._soon(lambda: self.pool.nursery.start_soon(run))
         try:
+            if mine is not None:
+                self._run_here(work, np.flatnonzero(mine), out)
+            started = time.perf_counter()
             answered.result()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, EngineError):
             self._soon(scope.cancel)
             raise
         return out, round_.tale, time.perf_counter() - started
@@ -182,6 +196,12 @@ class RemoteExperts:
             self._token.run_sync_soon(action)
         except trio.RunFinishedError:
             raise NetworkClosed() from None
+
+    def _run_here(self, work: Work, pairs: Array, out: ExpertRows) -> None:
+        found = self._here(Work(work.layer, work.expert[pairs], work.row[pairs], work.rows))
+        out.values[pairs] = found.values
+        if out.integer:
+            out.scale[pairs] = found.scale
 
     def _here(self, work: Work) -> ExpertRows:
         """Runs work in this process."""

@@ -112,10 +112,12 @@ class Round:
         self._error: EngineError | None = None
         self.tale = Tale()
 
-    async def run(self) -> None:
-        """Returns when all outputs are there. Raises EngineError when they can be had from nowhere."""
+    async def run(self, pairs: Array) -> None:
+        """Returns when the outputs of these pairs are there. Raises EngineError when they can be had from
+        nowhere."""
         try:
-            self._place(np.arange(len(self._work)), set(), "first", 0)
+            if len(pairs):
+                self._place(pairs, set(), "first", 0)
             while self._missing and self._error is None:
                 late_at = min((share.late_at for share in self._shares if not share.done), default=math.inf)
                 with trio.CancelScope(deadline=late_at):
@@ -213,7 +215,7 @@ class Round:
             hop.outcome = "late"
             self._pool.froze(remote)
         if answer is None and not share.done and not share.running:
-            self.tale.failovers += 1
+            self.tale.failovers += hop.outcome != "busy"
             self._again(share, "failover")
 
     async def _take(self, share: _Share, remote: Remote, answer: Answer, hop: Hop) -> None:
@@ -288,11 +290,13 @@ class Round:
             if asked and self._somebody(share):
                 self._again(share, "failover")
                 return
-        until = self._pool.busy_until(layer, share.experts)
-        if until is not None and share.waits < MOST_WAITS:
-            await trio.sleep(min(until - trio.current_time(), MOST_WAIT_S))
-            self._again(share, "failover", waited=1)
-            return
+        if share.waits < MOST_WAITS:
+            until = self._pool.busy_until(layer, share.experts)
+            if until is not None:
+                await trio.sleep(min(until - trio.current_time(), MOST_WAIT_S))
+            if until is not None or self._somebody(share):
+                self._again(share, "failover", waited=1)
+                return
         try:
             outputs = await trio.to_thread.run_sync(self._here, self._part(share.pairs))
         except EngineError as error:

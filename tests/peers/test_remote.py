@@ -248,3 +248,17 @@ def test_rules_are_read_as_people_write_them() -> None:
     assert Rules.parse("off", 0.0).hedge_s == float("inf")
     with pytest.raises(ValueError, match="hedge"):
         Rules.parse("-1", 0.0)
+
+
+async def test_experts_that_are_often_asked_for_run_here_meanwhile(oracle: Path) -> None:
+    donor = Donor(1)
+    async with swarm_of(oracle / "olmoe", [donor], Rules(None, 0.0, keep=True)) as swarm:
+        right = swarm.local(24)
+        swarm.engine.bank.close()  # what the local run left there; the donors' bank is another
+    async with swarm_of(oracle / "olmoe", [Donor(1)], Rules(None, 0.0, keep=True)) as swarm:
+        kept: list[int] = []
+        swarm.experts.tell = lambda layer, rows, chosen, ms, tale: kept.append(chosen)
+        assert await swarm.tokens(24) == right
+        stats = swarm.experts.stats
+        assert sum(kept) > 0
+        assert stats.remote_calls + sum(kept) == stats.calls
