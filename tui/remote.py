@@ -104,7 +104,9 @@ class SwarmPlace:
         with self._telling(emit):
             view = with_facts(self._view(opened.info), opened.source)
             engine = Engine.open(opened.source, engine_options(self._options))
-        rules = Rules.parse(self._options.hedge, self._options.audit)
+        rules = Rules.parse(
+            self._options.hedge, self._options.audit, self._options.expert_ram_bytes is not None
+        )
         remote: RemoteExperts = network.call(session.experts, opened, engine.bank, rules)
         engine.experts = remote
         self._donors = Donors(remote, self._numbers)
@@ -204,7 +206,7 @@ class SwarmPlace:
             options = replace(options, hedge=value.lower().removesuffix("ms").strip())
         else:
             options = replace(options, audit=parse_share(value))
-        rules = Rules.parse(options.hedge, options.audit)
+        rules = Rules.parse(options.hedge, options.audit, options.expert_ram_bytes is not None)
         self._options = options
         if self._donors:
             self._donors.experts.rules = rules
