@@ -19,6 +19,11 @@ from engine.formats import (
     StoredMatrix,
     f32_to_bf16,
 )
+from engine.kernels.compress import pool_windows
+from engine.kernels.convolution import causal_convolution
+from engine.kernels.delta import delta_rule, delta_state, forget
+from engine.kernels.hyper import collapse, spread, stream_weights
+from engine.kernels.indexer import choose_keys
 from engine.kernels.isa import isa
 
 ROWS, COLS, TOKENS = 37, 75, 14
@@ -99,11 +104,36 @@ def attentions() -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
     yield "attention", kernels.attention(q, k.astype(np.float16), v.astype(np.float16), positions, scale=0.2)
 
 
+def sparse() -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
+    counts = np.array([300, 280], np.int32)
+    keys = choose_keys(normal(31, 2, 6, 32), normal(32, 2, 6), normal(33, 300, 32), counts, 20, scale=0.2)
+    yield "chosen keys", keys.astype(np.float32)
+    values, gates, bias = normal(34, 16, 40), normal(35, 16, 40), normal(36, 4, 40)
+    yield "pooled windows", pool_windows(values, gates, bias, 0, 0, 4, overlap=True)
+    pre, post, comb = stream_weights(normal(37, 3, 24), normal(38, 24), normal(39, 3), 1e-6, 20)
+    yield "stream weights", comb
+    x = normal(40, 3, 4, 77)
+    yield "streams", spread(x, collapse(x, pre), post, comb)
+
+
+def recurrences() -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
+    q, k, v = normal(31, 9, 2, 20), normal(32, 9, 2, 20) * np.float32(0.25), normal(33, 9, 6, 70)
+    before, after = np.zeros((2, *delta_state(6, 20, 70)), np.float32)
+    gate, bias, rate = normal(34, 9, 6, 20), normal(35, 6, 20), np.abs(normal(36, 6))
+    decay = forget(gate, bias, rate)
+    yield "forget", decay
+    yield "forget bounded", forget(gate, bias, rate, -5.0)
+    yield "delta", delta_rule(q, k, v, decay, kernels.sigmoid(normal(37, 9, 6)), before, after)
+    yield "delta state", after
+    tails = np.zeros((2, 3, 37), np.float32)
+    yield "convolution", causal_convolution(normal(38, 11, 37), normal(39, 4, 37), *tails, silu=True)
+
+
 def digests() -> list[str]:
     """One line a result: its name and a digest of its bits."""
     return [
         f"{name} {hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()[:16]}"
-        for group in (matrices, experts, functions, attentions)
+        for group in (matrices, experts, functions, attentions, recurrences, sparse)
         for name, values in group()
     ]
 

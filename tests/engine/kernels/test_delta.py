@@ -31,7 +31,7 @@ def test_tokens_write_and_ask_in_order(
     count = 9
     q, k, v = (
         normal(count, key_heads, depth),
-        normal(count, key_heads, depth) / 4,
+        normal(count, key_heads, depth) * np.float32(0.25),
         normal(count, heads, width),
     )
     decay, beta = sigmoid(normal(count, heads, factors)), sigmoid(normal(count, heads))
