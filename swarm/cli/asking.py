@@ -107,6 +107,7 @@ class Asking:
             try:
                 yield remote
             finally:
+                network.call(session.finish, remote)
                 self.show(remote)
 
 

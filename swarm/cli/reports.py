@@ -28,6 +28,8 @@ class Facts:
     model: ModelFacts
     address: Address
     invite: str
+    peer: bytes
+    """This server's own key."""
 
 
 class ServeReport:
@@ -53,6 +55,7 @@ class ServeReport:
                 family=facts.model.family,
                 address=str(facts.address),
                 operator=facts.signed.signer.hex(),
+                peer=facts.peer.hex(),
                 expires=manifest.expires,
                 invite=facts.invite,
             )
@@ -65,6 +68,15 @@ class ServeReport:
             f"Chat from any machine that reaches this one:\n\n  swarm chat {facts.invite}\n\nCtrl-C ends it.",
             flush=True,
         )
+
+    def exposing(self, metrics: Address | None) -> None:
+        """Prometheus may ask from now on."""
+        if metrics is None:
+            return
+        if self._as_json:
+            self._event("metrics", address=str(metrics))
+        else:
+            self._say(f"Metrics are at http://{metrics}/metrics.")
 
     def executing(self, held_bytes: int, total_bytes: int) -> None:
         """Experts are run for others from now on."""

@@ -31,6 +31,14 @@ from swarm.peers.inspect import ModelFacts
 from swarm.peers.inventory import HashedFile, HashProgress, hash_files, list_files
 from swarm.peers.links import Links
 from swarm.peers.maintainer import DirectoryChunks, Maintainer, watch
+from swarm.peers.metrics import (
+    Samples,
+    executor_samples,
+    exposed,
+    maintainer_samples,
+    standing_samples,
+    tracker_samples,
+)
 from swarm.peers.operator import LIFETIME_S, Publication, publish
 from swarm.peers.settings import Home
 from swarm.peers.tracking import TrackerClient
@@ -66,6 +74,8 @@ class Plan:
     expert_ram_bytes: int | None = None
     lan: bool = True
     """Whether to tell the local network."""
+    metrics: Address | None = None
+    """Where Prometheus may ask."""
 
 
 async def serve(plan: Plan, as_json: bool) -> bool:
@@ -83,9 +93,11 @@ async def serve(plan: Plan, as_json: bool) -> bool:
                     if server.executor is not None:
                         handlers |= server.executor.handlers()
                     answering = partial(rpc.serve, psk=plan.secret, on_peer=server.report.peer, limits=LIMITS)
-                    addresses = await nursery.start(answering, listeners, plan.identity, handlers)
-                    began = True
-                    await server.run(nursery, addresses)
+                    with exposed(plan.metrics, tracker_samples(tracker), *server.samples()) as metrics:
+                        addresses = await nursery.start(answering, listeners, plan.identity, handlers)
+                        began = True
+                        server.report.exposing(metrics)
+                        await server.run(nursery, addresses)
     return began
 
 
@@ -105,6 +117,11 @@ class _Server:
         self._ended = threading.Event()
         self.announcer: Announcer | None = None
 
+    def samples(self) -> list[Samples]:
+        """What Prometheus may know."""
+        found = [maintainer_samples(self.maintainer), standing_samples(lambda: self.announcer)]
+        return found if self.executor is None else [*found, executor_samples(self.executor)]
+
     async def run(self, nursery: trio.Nursery, addresses: list[Address]) -> None:
         """Announces the model, prints the invite, and keeps at it."""
         plan, port = self.plan, addresses[0].port
@@ -120,7 +137,9 @@ class _Server:
         await nursery.start(self.announcer.run)
         address = invite_address(place, port)
         invite = Invite(address, plan.operator.key, plan.identity.key, plan.secret)
-        self.report.serving(Facts(self.publication.signed, plan.facts, address, str(invite)))
+        self.report.serving(
+            Facts(self.publication.signed, plan.facts, address, str(invite), plan.identity.key)
+        )
         nursery.start_soon(watch, self.chunks)
         nursery.start_soon(self._renew)
         if plan.lan and not place.is_local:

@@ -1,6 +1,13 @@
 """`swarm tracker`: a tracker that serves no model itself."""
 
+from typing import TYPE_CHECKING
+
 import click
+
+from swarm.cli.options import metrics_option
+
+if TYPE_CHECKING:
+    from swarm.wire.address import Address
 
 
 @click.command("tracker", short_help="Run a tracker that serves no model itself.")
@@ -20,6 +27,15 @@ import click
     metavar="KEY",
     help="Take models of this operator key only (64 hex digits; may be repeated).",
 )
+@metrics_option
+@click.option(
+    "--judge",
+    "judges",
+    multiple=True,
+    metavar="KEY",
+    help="Let this peer's executor verify proofs against liars (64 hex digits; may be repeated). "
+    "Without any, nobody is banned here.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print events, one JSON object a line.")
 def command(
     port: int,
@@ -28,6 +44,8 @@ def command(
     token: str | None,
     private: bool,
     operators: tuple[str, ...],
+    judges: tuple[str, ...],
+    metrics: "Address | None",
     as_json: bool,
 ) -> None:
     """Run a tracker that serves no model itself.
@@ -40,6 +58,7 @@ def command(
     from swarm.cli.hosting import Place, identity_of, secret_of
     from swarm.cli.trackers import run
     from swarm.peers.settings import home
+    from swarm.wire.keys import PeerKey
 
     if token is not None and private:
         raise click.UsageError("--token and --private exclude each other.")
@@ -53,6 +72,8 @@ def command(
         identity_of(paths),
         secret_of(paths, token, private),
         frozenset(keys) or None,
+        [PeerKey(_key(text)) for text in judges],
+        metrics,
         as_json,
     )
 
@@ -63,5 +84,7 @@ def _key(text: str) -> bytes:
     except ValueError:
         key = b""
     if len(key) != 32:
-        raise click.UsageError(f"{text!r} is no operator key; `swarm serve --json` prints it, 64 hex digits.")
+        raise click.UsageError(
+            f"{text!r} is no key of 64 hex digits; `swarm serve --json` prints those of its operator and its peer."
+        )
     return key

@@ -87,6 +87,7 @@ class Auditor:
         self._luck = luck or random.SystemRandom()
         self._waiting = trio.Semaphore(BACKLOG)
         self._checking = trio.Semaphore(CHECKS_AT_ONCE)
+        self._finished = trio.Event()
 
     def draws(self) -> bool:
         """Whether an answer is audited."""
@@ -113,6 +114,16 @@ class Auditor:
         else:
             await self._settle([answer], used=False)
 
+    @property
+    def pending(self) -> int:
+        """Checks that are still to be made in the background."""
+        return BACKLOG - self._waiting.value
+
+    async def finish(self) -> None:
+        """Waits until no check is pending; the caller owns the deadline."""
+        while self.pending:
+            await self._finished.wait()
+
     def _others(self, answer: Answer) -> list[Remote]:
         experts = set(answer.work.expert.tolist())
         usable = self._pool.usable(without=(answer.remote,))
@@ -127,6 +138,8 @@ class Auditor:
                     await self._settle([answer], used=True)
             finally:
                 self._waiting.release()
+                self._finished.set()
+                self._finished = trio.Event()
 
         self._pool.nursery.start_soon(check)
 

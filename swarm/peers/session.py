@@ -56,6 +56,7 @@ from swarm.wire.messages.tracker import LiarJudged, ModelSummary, ReportLiar
 from swarm.wire.race import plain_errors
 from swarm.wire.rpc import ConnectionLost, Unreachable
 
+FINISH_S = 10.0
 _AWAY = (Unreachable, ConnectionLost, TrackerSilent, NotTriedAgain)
 """How a tracker looks that is not there; anything else it does is refused instead of worked around."""
 
@@ -91,6 +92,8 @@ class Session:
         self._current: OpenModel | None = None
         self._speed = Speed()
         self._alone = False
+        self._reporting = 0
+        self._reported = trio.Event()
 
     async def connect(self) -> None:
         """Reaches the tracker, or goes offline when it is not there; nothing in a session that stays offline.
@@ -161,9 +164,17 @@ class Session:
             await self._nursery.start(pool.run)
         return RemoteExperts(pool, bank, rules, self._convicted)
 
+    async def finish(self, experts: RemoteExperts) -> None:
+        """Makes the audits that are pending, and tells the tracker of what they find; not for ever."""
+        with trio.move_on_after(FINISH_S):
+            await experts.auditor.finish()
+            while self._reporting:
+                await self._reported.wait()
+
     def _convicted(self, conviction: Conviction) -> None:
         """Keeps the proof against a donor and tells the tracker, which verifies it itself."""
         if conviction.proof is not None:
+            self._reporting += 1
             self._nursery.start_soon(self._report, conviction, conviction.proof)
 
     async def _report(self, conviction: Conviction, proof: Proof) -> None:
@@ -177,6 +188,10 @@ class Session:
             conviction.donor.trouble += f"; the tracker could not be told: {error}"
         else:
             conviction.donor.trouble += f"; the tracker: {judged.reason}"
+        finally:
+            self._reporting -= 1
+            self._reported.set()
+            self._reported = trio.Event()
 
     def snapshot(self) -> Snapshot:
         """The session as it is now. Never waits; may be called from any thread."""

@@ -21,6 +21,8 @@ def summary(experts: RemoteExperts) -> str:
     if audits.drawn:
         parts.append(f"{audits.drawn} audits, {audits.agreed} agreed, {audits.recomputed} recomputed here")
     sent, received = experts.transferred()
+    if experts.auditor.pending:
+        parts.append(f"{experts.auditor.pending} audits were not finished")
     parts.append(f"{_size(sent)} sent, {_size(received)} received")
     if stats.rounds:
         parts.append(f"{1000 * stats.wait_s / stats.rounds:.1f} ms waited a layer")

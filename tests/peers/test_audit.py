@@ -22,10 +22,13 @@ from swarm.peers.proof import BadProof, Proof
 from swarm.peers.verdict import AskingVerifier, ExecutorVerifier, NobodyToAsk
 from swarm.trust.profile import NumericProfile
 from swarm.trust.receipts import give_receipt, reply_digest, request_digest
+from swarm.wire import rpc
+from swarm.wire.address import Address
 from swarm.wire.holdings import ExpertLayout
-from swarm.wire.keys import BadSignature, KeyPair
+from swarm.wire.keys import BadSignature, KeyPair, PeerKey
 from swarm.wire.messages.experts import RunExperts
 from swarm.wire.messages.tracker import Contact
+from tests.peers.donors import ROOT, Donor
 
 FORM = Form(32, True)
 PROFILE = NumericProfile(1, b"\7" * 32, "auto")
@@ -254,3 +257,27 @@ def test_a_proof_is_read_back_as_it_was_and_nothing_else_is_read() -> None:
             Proof.parse(data[:cut])
     with pytest.raises(BadSignature):
         replace(proof, reply=encode_outputs(RIGHT)).check_signature()
+
+
+async def test_a_tracker_without_a_model_asks_an_executor_it_trusts(oracle: Path) -> None:
+    bank = open_experts(DirectorySource(oracle / "olmoe"), "auto")
+    profile = profile_of(ROOT, "auto")
+    lie, truth = proof_of(bank, profile, True), proof_of(bank, profile, False)
+    about = (KEYS[0].key, profile.root, profile.digest)
+    judge = Donor(9)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(judge.serve, bank)
+
+        async def dial(key: PeerKey) -> rpc.Peer:
+            assert key == judge.key
+            address = Address(judge.contact.host, judge.contact.port)
+            return await rpc.dial(nursery, address, KEYS[3], expected_key=key)
+
+        verifier = AskingVerifier([KEYS[0].key, judge.key], dial)
+        assert (await verifier(*about, lie.encode())).guilty
+        assert not (await verifier(*about, truth.encode())).guilty
+        unsigned = replace(lie, receipt=bytes(64))
+        assert "signature" in (await verifier(*about, unsigned.encode())).reason
+        with pytest.raises(NobodyToAsk):  # nobody judges itself
+            await AskingVerifier([KEYS[0].key], dial)(*about, lie.encode())
+        nursery.cancel_scope.cancel()
