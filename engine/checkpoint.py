@@ -3,9 +3,9 @@
 Which files count: those of `model.safetensors.index.json`; else `model.safetensors`; else the shards
 `model-00001-of-0000N.safetensors`; else a single other safetensors file. Nothing else in the folder is
 touched. A missing shard is named from the index, or from the shards' own numbering; a tensor found nowhere
-names the files seen.
+names the files seen. Where there is a GGUF file and no safetensors, it counts (`engine.gguf`).
 
-The bytes are given as stored: bfloat16 as uint16, 8-bit floats as uint8. What they mean is up to
+The bytes are given as stored: bfloat16 as uint16, 8-bit floats and blocks as uint8. What they mean is up to
 `engine.formats`.
 """
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from engine.arrays import F32, Array
 from engine.errors import CheckpointError, ConfigError
+from engine.gguf import GGUFSource, presented
 from engine.safetensors import TensorInfo, header_length, parse_header, refuse_pointer
 from engine.source import Source, read_whole
 
@@ -35,6 +36,7 @@ NUMPY_DTYPES: Mapping[str, np.dtype[Any]] = {
         "F8_E8M0": np.uint8, "I16": np.int16, "U16": np.uint16, "F16": np.float16, "BF16": np.uint16,
         "I32": np.int32, "U32": np.uint32, "F32": np.float32,
         "I64": np.int64, "U64": np.uint64, "F64": np.float64,
+        "Q8_0": np.uint8, "Q4_0": np.uint8, "MXFP4": np.uint8,
     }.items()
 }  # fmt: skip
 
@@ -54,6 +56,9 @@ class Checkpoint:
     @classmethod
     def open(cls, source: Source) -> Self:
         """Reads config.json and the headers of the weights, and checks them. Raises CheckpointError."""
+        source = presented(source)
+        if isinstance(source, GGUFSource):
+            return cls(source, source.config, source.tensors)
         config = read_json(source, "config.json")
         if config is None:
             raise CheckpointError("there is no config.json; this is not a Hugging Face model directory")
@@ -77,8 +82,21 @@ class Checkpoint:
     def raw(self, name: str, first: int = 0, count: int | None = None) -> Array:
         """A tensor as stored; with `first` and `count` only that part of its leading dimension is read."""
         info = self.info(name)
+        if info.interleaved_heads:
+            return self._raw_heads(info, first, count)
         path, offset, nbytes, shape = _part(info, first, count)
         return np.frombuffer(self.source.read(path, offset, nbytes), self.dtype(name)).reshape(shape)
+
+    def _raw_heads(self, info: TensorInfo, first: int, count: int | None) -> Array:
+        """Rows [first, first + count) once the halves of each head follow one another; whole heads are read."""
+        dim = info.shape[0] // info.interleaved_heads
+        count = info.shape[0] - first if count is None else count
+        begin = first // dim
+        heads = max(begin, -(-(first + count) // dim)) - begin
+        path, offset, nbytes, shape = _part(info, begin * dim, heads * dim)
+        data = np.frombuffer(self.source.read(path, offset, nbytes), self.dtype(info.name))
+        turned = data.reshape(heads, dim // 2, 2, -1).swapaxes(1, 2).reshape(shape)
+        return turned[first - begin * dim :][:count]
 
     def dtype(self, name: str) -> np.dtype[Any]:
         """The numpy dtype in which `raw` gives a tensor."""

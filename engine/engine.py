@@ -72,6 +72,7 @@ class Engine:
         """Opens a model; `progress(done, total)` hears of bytes of dense weights. Raises EngineError."""
         options = options or Options()
         checkpoint = Checkpoint.open(source)
+        source = checkpoint.source  # with the files that a GGUF file stands for
         family = family_of(checkpoint.config)
         config = family.parse(checkpoint.config)
         layout: ExpertLayout = family.experts(config)

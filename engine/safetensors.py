@@ -28,7 +28,11 @@ LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """Where one tensor lies: `nbytes` bytes of `file` from `offset` (from the start of the file)."""
+    """Where one tensor lies: `nbytes` bytes of `file` from `offset` (from the start of the file).
+
+    `interleaved_heads`: if not 0, the leading dimension is that many heads, and in each the rows of its two
+    halves alternate; who reads them gets them in their usual order.
+    """
 
     name: str
     dtype: str
@@ -36,6 +40,7 @@ class TensorInfo:
     file: str
     offset: int
     nbytes: int
+    interleaved_heads: int = 0
 
 
 def refuse_pointer(path: str, start: bytes) -> None:

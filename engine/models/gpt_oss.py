@@ -102,7 +102,22 @@ def experts(config: Config) -> ExpertLayout:
             down_bias=MatrixRef(f"{name}.down_proj_bias", expert),
         )
 
-    return ExpertLayout(config.hidden, count, config.activation, config.experts, range(config.layers), refs)
+    def separate(layer: int, expert: int) -> ExpertRefs:
+        name = f"model.layers.{layer}.mlp.experts.{expert}"
+        parts = [f"{name}.{part}_proj" for part in ("gate", "up", "down")]
+        return ExpertRefs(
+            *(MatrixRef(part) for part in parts), *(MatrixRef(f"{part}.bias") for part in parts)
+        )
+
+    return ExpertLayout(
+        config.hidden,
+        count,
+        config.activation,
+        config.experts,
+        range(config.layers),
+        refs,
+        others=(separate,),  # where a GGUF file has them
+    )
 
 
 class Layer:

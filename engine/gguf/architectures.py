@@ -1,0 +1,308 @@
+"""What GGUF files call models, settings and tensors, in the words of Hugging Face checkpoints.
+
+One `Architecture` a name in `general.architecture`: the model type it is, how its metadata reads as a config.json, and
+what its tensors are called. Whatever a file says of its architecture beyond that is refused, for it could change the
+answers. To add one, write it down in `ARCHITECTURES`; the family itself stays in engine/models.
+
+What the formats' converters do to the weights is undone by `Tensors`: experts of a layer are one tensor, which is
+given as one tensor an expert; and in the architecture "llama", whose rotary embedding turns neighbouring dimensions,
+the rows of q and k are in another order (see `TensorInfo.interleaved_heads`).
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.config import Reader
+from engine.errors import CheckpointError, ConfigError, UnknownFamily
+from engine.gguf.header import Tensor
+from engine.safetensors import TensorInfo
+
+WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+ATTENTION = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+}
+HEAD_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
+DENSE = {
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+SPARSE = {
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.{}.gate_proj",
+    "ffn_up_exps": "mlp.experts.{}.up_proj",
+    "ffn_down_exps": "mlp.experts.{}.down_proj",
+}
+SHARED = {
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
+}
+MIXTRAL = {
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate_inp": "block_sparse_moe.gate",
+    "ffn_gate_exps": "block_sparse_moe.experts.{}.w1",
+    "ffn_up_exps": "block_sparse_moe.experts.{}.w3",
+    "ffn_down_exps": "block_sparse_moe.experts.{}.w2",
+}
+GPT_OSS = {
+    "post_attention_norm": "post_attention_layernorm",
+    "attn_sinks": "self_attn.sinks",
+    "ffn_gate_inp": "mlp.router",
+}
+
+# Settings read for every architecture, and settings that say nothing of the answers.
+COMMON = (
+    "block_count", "context_length", "embedding_length", "feed_forward_length", "attention.head_count",
+    "attention.head_count_kv", "attention.key_length", "attention.value_length", "expert_feed_forward_length",
+    "attention.layer_norm_rms_epsilon", "expert_count", "expert_used_count", "expert_gating_func",
+    "expert_weights_norm", "expert_weights_scale", "rope.dimension_count", "rope.freq_base", "rope.scaling.type",
+    "rope.scaling.factor", "rope.scaling.original_context_length", "rope.scaling.attn_factor",
+    "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scaling.finetuned", "vocab_size",
+    "attention.causal",
+)  # fmt: skip
+GATING = {"softmax": 1, "sigmoid": 2, "softmax of the chosen": 3}
+SOFTMAX = ("softmax",)
+
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One architecture: its model type, its tensors, what its metadata means beyond the common settings."""
+
+    model_type: str
+    names: Mapping[str, str]  # of a layer's tensors, without "blk.N." and the suffix
+    settings: Sequence[str] = ()  # keys beyond COMMON
+    extra: Callable[["Facts"], Settings] = field(default=lambda facts: {})
+    gating: Sequence[str] = SOFTMAX
+    interleaved: bool = False  # rows of q and k are in the order of llama.cpp's rotary embedding
+
+
+class Facts:
+    """The metadata and tensors of one file, as `Architecture.extra` reads them."""
+
+    def __init__(self, name: str, read: Reader, tensors: Mapping[str, Tensor]) -> None:
+        self.name = name
+        self.read = read
+        self.tensors = tensors
+        self.layers = self.count("block_count")
+
+    def key(self, setting: str) -> str:
+        """The key of one of the architecture's settings."""
+        return f"{self.name}.{setting}"
+
+    def has(self, setting: str) -> bool:
+        """Whether the file says so."""
+        return self.key(setting) in self.read
+
+    def count(self, setting: str, **options: int) -> int:
+        """A whole number; see `Reader.count`."""
+        return self.read.count(self.key(setting), **options)
+
+    def require(self, setting: str, *values: object) -> None:
+        """Refuses any other value; absence passes."""
+        self.read.refuse(**{self.key(setting): values})
+
+    def layers_without(self, part: str) -> list[int]:
+        """The layers that have no such tensor."""
+        return [layer for layer in range(self.layers) if f"blk.{layer}.{part}.weight" not in self.tensors]
+
+
+def _qwen2(facts: Facts) -> Settings:
+    shared = facts.tensors.get("blk.0.ffn_gate_shexp.weight")
+    width = {} if shared is None else {"default": shared.shape[0]}
+    return {
+        "shared_expert_intermediate_size": facts.count("expert_shared_feed_forward_length", **width),
+        "qkv_bias": "blk.0.attn_q.bias" in facts.tensors,
+        "norm_topk_prob": False,
+        "mlp_only_layers": facts.layers_without("ffn_gate_inp"),
+    }
+
+
+def _qwen3(facts: Facts) -> Settings:
+    return {"norm_topk_prob": True, "mlp_only_layers": facts.layers_without("ffn_gate_inp")}
+
+
+def _olmoe(facts: Facts) -> Settings:
+    clip = facts.read.number(facts.key("attention.clamp_kqv"), default=0.0)
+    return {"norm_topk_prob": False, "clip_qkv": clip or None}
+
+
+def _mixtral(facts: Facts) -> Settings:
+    window = facts.count("attention.sliding_window", default=0, least=0)
+    return {"sliding_window": window or None}
+
+
+def _gpt_oss(facts: Facts) -> Settings:
+    return {"sliding_window": facts.count("attention.sliding_window"), "attention_bias": True}
+
+
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "olmoe": Architecture(
+        "olmoe", {**ATTENTION, **HEAD_NORMS, **DENSE, **SPARSE}, ("attention.clamp_kqv",), _olmoe
+    ),
+    "qwen3moe": Architecture("qwen3_moe", {**ATTENTION, **HEAD_NORMS, **DENSE, **SPARSE}, (), _qwen3),
+    "qwen2moe": Architecture(
+        "qwen2_moe", {**ATTENTION, **DENSE, **SPARSE, **SHARED}, ("expert_shared_feed_forward_length",), _qwen2
+    ),
+    "llama": Architecture(
+        "mixtral", {**ATTENTION, **MIXTRAL}, ("attention.sliding_window",), _mixtral, interleaved=True
+    ),
+    "gpt-oss": Architecture(
+        "gpt_oss",
+        {**ATTENTION, **SPARSE, **GPT_OSS},
+        ("attention.sliding_window",),
+        _gpt_oss,
+        ("softmax", "softmax of the chosen"),
+    ),
+}
+
+
+def architecture_of(path: str, metadata: Mapping[str, Any]) -> tuple[str, Architecture]:
+    """The architecture a file names, and what is known of it. Raises UnknownFamily."""
+    name = Reader(metadata, path).text("general.architecture")
+    found = ARCHITECTURES.get(name)
+    if found is None:
+        raise UnknownFamily(
+            f"{path}: the architecture {name[:80]!r} is not known; known in GGUF files are "
+            f"{', '.join(sorted(ARCHITECTURES))}. Others can be run from their safetensors files"
+        )
+    return name, found
+
+
+def config_of(path: str, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """What would be the model's config.json. Raises ConfigError for what is not understood."""
+    name, architecture = architecture_of(path, metadata)
+    read = Reader(metadata, path)
+    if name == "llama" and "llama.expert_count" not in read:
+        raise UnknownFamily(f"{path} is a dense model of the kind Llama; of that kind only Mixtral is known")
+    known = {f"{name}.{setting}" for setting in (*COMMON, *architecture.settings)}
+    odd = [key for key in metadata if key.startswith(f"{name}.") and key not in known]
+    if odd:
+        raise ConfigError(
+            f"{path} sets {odd[0]}, which is not understood; ignoring it could give wrong answers"
+        )
+    facts = Facts(name, read, tensors)
+    facts.require("expert_gating_func", *(GATING[kind] for kind in architecture.gating))
+    facts.require("expert_weights_scale", 0.0, 1.0)
+    facts.require("attention.causal", True)
+    heads, hidden = facts.count("attention.head_count"), facts.count("embedding_length")
+    dim = facts.count("attention.key_length", default=max(1, hidden // heads))
+    facts.require("attention.value_length", dim)
+    facts.require("rope.dimension_count", dim)
+    embedding = tensors.get("token_embd.weight")
+    if embedding is None or len(embedding.shape) != 2:
+        raise CheckpointError(f"{path} has no token_embd.weight; it is not a whole text model")
+    extra = dict(architecture.extra(facts))
+    inner = facts.count("feed_forward_length", default=1, least=0)
+    expert = facts.count("expert_feed_forward_length", default=max(1, inner))
+    one_width = architecture.model_type in ("olmoe", "mixtral", "gpt_oss")
+    if facts.has("expert_weights_norm"):
+        extra["norm_topk_prob"] = read.flag(facts.key("expert_weights_norm"))
+    return {
+        "model_type": architecture.model_type,
+        "hidden_size": hidden,
+        "intermediate_size": expert if one_width else max(1, inner),
+        "moe_intermediate_size": expert,
+        "num_hidden_layers": facts.layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": facts.count("attention.head_count_kv", default=heads),
+        "head_dim": dim,
+        "num_experts": facts.count("expert_count"),
+        "num_local_experts": facts.count("expert_count"),
+        "num_experts_per_tok": facts.count("expert_used_count"),
+        "rms_norm_eps": read.number(facts.key("attention.layer_norm_rms_epsilon")),
+        "max_position_embeddings": facts.count("context_length"),
+        "vocab_size": embedding.shape[0],
+        "tie_word_embeddings": "output.weight" not in tensors,
+        "attention_bias": "blk.0.attn_output.bias" in tensors,
+        "rope_parameters": _rope(facts),
+        **extra,
+    }
+
+
+def _rope(facts: Facts) -> Settings:
+    read = facts.read
+    found: dict[str, Any] = {"rope_theta": read.number(facts.key("rope.freq_base"), default=10000.0)}
+    kind = read.text(facts.key("rope.scaling.type"), default="none")
+    if kind == "none":
+        return {**found, "rope_type": "default"}
+    if kind not in ("linear", "yarn"):
+        raise ConfigError(f"{read.where} asks for rotary scaling of the type {kind!r}, which is not known")
+    facts.require("rope.scaling.attn_factor", 1.0)
+    found |= {"rope_type": kind, "factor": read.number(facts.key("rope.scaling.factor"))}
+    if kind == "yarn":
+        found["original_max_position_embeddings"] = facts.count("rope.scaling.original_context_length")
+        found["truncate"] = facts.name != "gpt-oss"  # as its configuration says, and no file does
+        for beta in ("beta_fast", "beta_slow"):
+            value = read.number(facts.key(f"rope.scaling.yarn_{beta}"), default=None)
+            found |= {} if value is None else {beta: value}
+    return found
+
+
+PART = re.compile(r"blk\.(?P<layer>\d+)\.(?P<part>.+)\.(?P<suffix>weight|bias)")
+
+
+class Tensors:
+    """Gives the tensors of files of one architecture the names that the family reads."""
+
+    def __init__(self, path: str, metadata: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+        self._architecture = architecture_of(path, metadata)[1]
+        self._config = config
+
+    def named(self, path: str, tensor: Tensor) -> list[TensorInfo]:
+        """A tensor of the file `path` as the family knows it; one an expert if it holds many."""
+        whole, _, suffix = tensor.name.rpartition(".")
+        if whole in WHOLE and suffix in ("weight", "bias"):
+            return [_info(f"{WHOLE[whole]}.{suffix}", path, tensor)]
+        match = PART.fullmatch(tensor.name)
+        name = self._architecture.names.get(match["part"]) if match else None
+        if match is None or name is None:
+            raise CheckpointError(
+                f"{path} has a tensor {tensor.name!r} that is not known in models of this architecture; "
+                "ignoring it could give wrong answers"
+            )
+        prefix, suffix = f"model.layers.{int(match['layer'])}", match["suffix"]
+        if "{}" in name:
+            return self._experts(f"{prefix}.{name}.{suffix}", path, tensor)
+        if match["part"] == "ffn_gate_inp_shexp" and len(tensor.shape) == 1:
+            return [_info(f"{prefix}.{name}.{suffix}", path, tensor, (1, *tensor.shape))]
+        turned = self._architecture.interleaved and match["part"] in ("attn_q", "attn_k")
+        heads = self._config["num_key_value_heads" if match["part"] == "attn_k" else "num_attention_heads"]
+        if turned and tensor.shape[0] != heads * self._config["head_dim"]:
+            raise CheckpointError(f"{path}: {tensor.name} has {tensor.shape[0]} rows, not {heads} whole heads")
+        return [_info(f"{prefix}.{name}.{suffix}", path, tensor, heads=heads if turned else 0)]
+
+    def _experts(self, name: str, path: str, tensor: Tensor) -> list[TensorInfo]:
+        count = self._config["num_experts"]
+        if tensor.shape[0] != count or len(tensor.shape) < 2:
+            raise CheckpointError(
+                f"{path}: {tensor.name} has the shape {list(tensor.shape)}, not that of {count} experts"
+            )
+        each = tensor.nbytes // count
+        return [
+            _info(
+                name.format(expert),
+                path,
+                Tensor(tensor.name, tensor.kind, tensor.shape[1:], tensor.offset + expert * each, each),
+            )
+            for expert in range(count)
+        ]
+
+
+def _info(
+    name: str, path: str, tensor: Tensor, shape: tuple[int, ...] | None = None, heads: int = 0
+) -> TensorInfo:
+    """Blocks are bytes, a row a line; see `engine.formats.gguf`."""
+    sides = shape or tensor.shape
+    row = sides[-1] // tensor.kind.values * (tensor.kind.nbytes if tensor.kind.values > 1 else 1)
+    return TensorInfo(name, tensor.kind.name, (*sides[:-1], row), path, tensor.offset, tensor.nbytes, heads)
