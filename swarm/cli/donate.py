@@ -4,10 +4,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from swarm.cli.options import SIZE, parse_target, swarm_options
+from swarm.cli.options import SIZE, metrics_option, parse_target, swarm_options
 
 if TYPE_CHECKING:
     from engine.numerics import Weights
+    from swarm.wire.address import Address
 
 KINDS = ("compute", "disk")
 INTERRUPTED = 130
@@ -34,6 +35,7 @@ def listening_options(function: "click.decorators.FC") -> "click.decorators.FC":
                 is_flag=True,
                 help="Be reached through the tracker only, even if there is another way.",
             ),
+            metrics_option,
             click.option("--json", "as_json", is_flag=True, help="Print events, one JSON object a line."),
         )
     ):
@@ -64,6 +66,7 @@ def compute(
     listen: str | None,
     advertise: str | None,
     relay: bool,
+    metrics: "Address | None",
     as_json: bool,
     experts: str,
     ram: int | None,
@@ -85,7 +88,7 @@ def compute(
         raise click.UsageError(f"--experts is auto or a number, not {experts!r}.")
     set_threads(threads)
     place = listening_at(listen, port, advertise, relay)
-    request = Request(where(parse_target(invite, tracker), token), model, place, as_json)
+    request = Request(where(parse_target(invite, tracker), token), model, place, as_json, metrics)
     offer = Offer(ram, None if experts == "auto" else int(experts), weights)
     if not trio.run(lend_compute, request, offer):
         ctx.exit(INTERRUPTED)
@@ -106,6 +109,7 @@ def disk(
     listen: str | None,
     advertise: str | None,
     relay: bool,
+    metrics: "Address | None",
     as_json: bool,
     size: int,
 ) -> None:
@@ -116,7 +120,7 @@ def disk(
     from swarm.cli.joining import where
 
     place = listening_at(listen, port, advertise, relay)
-    request = Request(where(parse_target(invite, tracker), token), model, place, as_json)
+    request = Request(where(parse_target(invite, tracker), token), model, place, as_json, metrics)
     if not trio.run(lend_disk, request, size):
         ctx.exit(INTERRUPTED)
 

@@ -20,11 +20,19 @@ from swarm.peers.donor import ComputeDonor, Lending, Offer
 from swarm.peers.executor import Executor
 from swarm.peers.maintainer import Maintainer
 from swarm.peers.membership import Listening, Swarming, member
+from swarm.peers.metrics import (
+    executor_samples,
+    exposed,
+    lending_samples,
+    maintainer_samples,
+    standing_samples,
+)
 from swarm.peers.models import OpenModel
 from swarm.peers.session import Session, join
 from swarm.peers.settings import home
 from swarm.peers.target import Target
 from swarm.trust.identity import Identity
+from swarm.wire.address import Address
 
 NICENESS = 10
 DRAIN_S = 10.0
@@ -46,6 +54,8 @@ class Request:
     model: str | None
     place: Listening
     as_json: bool
+    metrics: Address | None = None
+    """Where Prometheus may ask."""
 
 
 def listening_at(listen: str | None, port: int, advertise: str | None, relay: bool) -> Listening:
@@ -65,7 +75,14 @@ async def lend_compute(request: Request, offer: Offer) -> bool:
         await donor.open()
         swarming = Swarming(session, identity, request.target.token, report.standing)
         async with member(swarming, request.place, executor.handlers(), executor) as (announcer, seen):
-            await _until(ended, partial(donor.run, announcer, seen), partial(donor.pause, announcer))
+            samples = (
+                executor_samples(executor),
+                lending_samples(donor.lending),
+                standing_samples(lambda: announcer),
+            )
+            with exposed(request.metrics, *samples) as metrics:
+                report.exposing(metrics)
+                await _until(ended, partial(donor.run, announcer, seen), partial(donor.pause, announcer))
             with trio.move_on_after(DRAIN_S):
                 await executor.drain()
         report.ended(f"{executor.done.calls} calls of {len(executor.done.clients)} clients answered")
@@ -80,7 +97,14 @@ async def lend_disk(request: Request, size_bytes: int) -> bool:
         donor = DiskDonor(session, model, size_bytes, maintainer, Lending(on_change=report.lending))
         swarming = Swarming(session, identity, request.target.token, report.standing)
         async with member(swarming, request.place, maintainer.handlers()) as (announcer, seen):
-            await _until(ended, partial(donor.run, announcer, seen), partial(donor.pause, announcer))
+            samples = (
+                maintainer_samples(maintainer),
+                lending_samples(donor.lending),
+                standing_samples(lambda: announcer),
+            )
+            with exposed(request.metrics, *samples) as metrics:
+                report.exposing(metrics)
+                await _until(ended, partial(donor.run, announcer, seen), partial(donor.pause, announcer))
         report.ended(f"{maintainer.served.chunks} chunks served")
     return True
 
@@ -177,6 +201,15 @@ class _Report:
             disk = now.ready - now.resident if self._kind == "compute" else 0
             streamed = f", {disk} of them on disk" if disk > 0 else ""
             say(f"{self._model}: {now.state}, {now.ready} of {now.assigned} {self._unit} ready{streamed}")
+
+    def exposing(self, metrics: Address | None) -> None:
+        """Prometheus may ask from now on."""
+        if metrics is None:
+            return
+        if self._as_json:
+            emit_json({"event": "metrics", "address": str(metrics)})
+        else:
+            say(f"Metrics are at http://{metrics}/metrics.")
 
     def standing(self, standing: Standing) -> None:
         """The tracker sees this donor otherwise than before."""

@@ -3,9 +3,12 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from swarm.wire.address import Address
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -103,6 +106,33 @@ def sampling_options(command: Command) -> Command:
     ):
         command = add(command)
     return command
+
+
+class Place(click.ParamType["Address"]):
+    """A port, or HOST:PORT, to listen at."""
+
+    name = "place"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> "Address":
+        """The address; a bare port is one of the loopback interface."""
+        from swarm.wire.address import Address, BadAddress, parse_address
+
+        if isinstance(value, Address):
+            return value
+        try:
+            return parse_address(f"127.0.0.1:{value}" if value.isdigit() else value, 0)
+        except BadAddress as error:
+            self.fail(str(error), param, ctx)
+
+
+def metrics_option(command: Command) -> Command:
+    """--metrics: where Prometheus may ask."""
+    return click.option(
+        "--metrics",
+        type=Place(),
+        metavar="[HOST:]PORT",
+        help="Answer Prometheus at this port, on this machine only unless a host is given; 0: any free one.",
+    )(command)
 
 
 DIRECTORY = click.Path(path_type=Path)

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from swarm.cli.options import DIRECTORY, SIZE
+from swarm.cli.options import DIRECTORY, SIZE, metrics_option
 
 if TYPE_CHECKING:
     from engine.numerics import Weights
+    from swarm.wire.address import Address
 
 INTERRUPTED = 130
 
@@ -49,6 +50,7 @@ INTERRUPTED = 130
 @click.option(
     "--ram", type=SIZE, metavar="SIZE", help="Memory for those experts; by default most of what is free."
 )
+@metrics_option
 @click.option("--json", "as_json", is_flag=True, help="Print events, one JSON object a line.")
 @click.pass_context
 def command(
@@ -66,6 +68,7 @@ def command(
     execute: bool,
     weights: "Weights",
     ram: int | None,
+    metrics: "Address | None",
     as_json: bool,
 ) -> None:
     """Serve a model directory to a swarm.
@@ -97,6 +100,7 @@ def command(
         lan=lan,
         weights=weights,
         expert_ram_bytes=ram,
+        metrics=metrics,
     )
     if not trio.run(serve, plan, as_json):
         ctx.exit(INTERRUPTED)

@@ -1,4 +1,4 @@
-"""Numbers for Prometheus: what a tracker, a maintainer, an executor or a donor did and does, read when they are asked for.
+"""Numbers for Prometheus: what a tracker, a maintainer, an executor or a donor did and does, read when asked for.
 
     with exposed(Address("127.0.0.1", 9300), executor_samples(executor), ...): ...
 
@@ -86,7 +86,9 @@ def maintainer_samples(maintainer: Maintainer) -> Samples:
         served = maintainer.served
         yield Sample("chunks_served", "Chunks given to others.", served.chunks, counter=True)
         yield Sample("served_bytes", "Bytes of models given to others.", served.bytes, counter=True)
-        yield Sample("chunks_refused", "Requests for chunks that were not answered.", served.refused, counter=True)
+        yield Sample(
+            "chunks_refused", "Requests for chunks that were not answered.", served.refused, counter=True
+        )
         yield Sample("fetching_peers", "Peers that wait for a chunk now.", maintainer.busy_peers)
         yield Sample("served_models", "Models of which chunks are served.", len(maintainer.models))
 
@@ -99,9 +101,13 @@ def executor_samples(executor: Executor) -> Samples:
     def read() -> Iterator[Sample]:
         done, turns = executor.done, executor.turns
         yield Sample("expert_calls", "Expert calls answered.", done.calls, counter=True)
-        yield Sample("expert_pairs", "Rows run through experts, counted once an expert.", done.pairs, counter=True)
+        yield Sample(
+            "expert_pairs", "Rows run through experts, counted once an expert.", done.pairs, counter=True
+        )
         yield Sample("expert_calls_refused", "Expert calls refused.", done.refused, counter=True)
-        yield Sample("expert_calls_turned_away", "Calls turned away as busy.", turns.turned_away, counter=True)
+        yield Sample(
+            "expert_calls_turned_away", "Calls turned away as busy.", turns.turned_away, counter=True
+        )
         yield Sample("expert_clients", "Peers that were ever computed for.", len(done.clients))
         yield Sample("expert_queue", "Calls that wait for their turn.", turns.waiting)
         yield Sample("expert_service_seconds", "Moving average of what a call takes.", turns.service_s)
@@ -133,7 +139,9 @@ def standing_samples(announcer: Callable[[], Announcer | None]) -> Samples:
         if known is not None:
             standing = known.standing
             yield Sample("registered", "1 while the tracker knows this peer.", float(standing.registered))
-            yield Sample("reachable", "1 while others reach this peer directly.", float(bool(standing.address)))
+            yield Sample(
+                "reachable", "1 while others reach this peer directly.", float(bool(standing.address))
+            )
 
     return read
 
