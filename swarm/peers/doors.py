@@ -7,7 +7,8 @@ from swarm.errors import SwarmError
 from swarm.peers.links import Links
 from swarm.peers.tracking import TrackerClient
 from swarm.wire import rpc
-from swarm.wire.keys import KeyPair
+from swarm.wire.address import Address
+from swarm.wire.keys import KeyPair, PeerKey
 from swarm.wire.messages.tracker import Contact
 from tracker.relayed import RelayEnd, dial_relayed
 
@@ -35,6 +36,7 @@ class Doors:
         self._links = Links(nursery, keys, psk)
         self._relay: RelayEnd | None = None
         self._opening = trio.Lock()
+        self._relayed: dict[PeerKey, rpc.Peer] = {}
 
     async def open(self, contact: Contact) -> tuple[rpc.Peer, bool]:
         """A connection to a peer, and whether it is relayed. Raises SwarmError when there is no way."""
@@ -47,9 +49,14 @@ class Doors:
                     raise
         if not contact.relay:
             raise NoWay(peer=contact.key)
+        known = self._relayed.get(contact.key)
+        if known is not None and known.is_open:
+            return known, True
         with trio.move_on_after(RELAY_S):
             end = await self.relay()
-            return await dial_relayed(self._nursery, end, contact.key, self._keys, psk=self._psk), True
+            peer = await dial_relayed(self._nursery, end, contact.key, self._keys, psk=self._psk)
+            self._relayed[contact.key] = peer
+            return peer, True
         raise RelayTooSlow(peer=contact.key, seconds=f"{RELAY_S:.0f}")
 
     async def direct(self, contact: Contact) -> rpc.Peer | None:
@@ -79,3 +86,15 @@ class Doors:
                 self._nursery.start_soon(end.run)
                 self._relay = end
             return self._relay
+
+
+class Through:
+    """The way to one relayed peer, in place of `Links`."""
+
+    def __init__(self, doors: Doors, contact: Contact) -> None:
+        self._doors = doors
+        self._contact = contact
+
+    async def peer(self, address: Address, expected_key: bytes | None = None) -> rpc.Peer:
+        """The open connection; opens it when there is none. Raises SwarmError."""
+        return (await self._doors.open(self._contact))[0]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from mirror.errors import ReplicaBusy, ReplicaFailed, ReplicaLacks
 from mirror.tree import Chunk
 from swarm.errors import SwarmError
+from swarm.peers.doors import Doors, Through
 from swarm.peers.links import Links
 from swarm.peers.tracking import Holder, TrackerClient
 from swarm.wire import rpc
@@ -39,7 +40,7 @@ class Given:
 class PeerReplica:
     """A peer that may give chunks of one model."""
 
-    links: Links
+    links: Links | Through
     address: Address
     peer_key: PeerKey
     root: bytes
@@ -90,8 +91,17 @@ class PeerReplica:
 class SwarmReplicas:
     """The peers that serve one model, as the tracker told last; it is asked again when they all fail."""
 
-    def __init__(self, tracker: TrackerClient, links: Links, root: bytes, chunk_count: int) -> None:
+    def __init__(
+        self,
+        tracker: TrackerClient,
+        links: Links,
+        root: bytes,
+        chunk_count: int,
+        doors: Doors | None = None,
+    ) -> None:
+        """`doors` lead to peers that only the tracker's relay reaches; None: those are left out."""
         self._tracker = tracker
+        self._doors = doors
         self._links = links
         self._root = root
         self._chunk_count = chunk_count
@@ -128,7 +138,10 @@ class SwarmReplicas:
         for replica in self._replicas.values():
             replica.held = EMPTY
         for key, holder in told.items():
+            links: Links | Through = self._links
             address = self._tracker.address_of(holder.contact)
+            if address is None and holder.contact.relay and self._doors is not None:
+                links, address = Through(self._doors, holder.contact), self._tracker.address
             if address is None:
                 continue
             known = self._replicas.get(key)
@@ -136,7 +149,7 @@ class SwarmReplicas:
                 known.held = holder.chunks
             else:
                 given = known.given if known else Given()
-                self._replicas[key] = PeerReplica(self._links, address, key, self._root, holder.chunks, given)
+                self._replicas[key] = PeerReplica(links, address, key, self._root, holder.chunks, given)
 
     def accuse(self, replica: object, chunk: Chunk, reason: str, banned_s: float) -> None:
         """Remembers what a peer did wrong, for whoever looks at the status."""

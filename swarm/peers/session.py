@@ -258,7 +258,9 @@ class Session:
     async def _opened(self, info: ModelInfo, accepted: Remembered) -> OpenModel:
         signed = accepted.signed
         tree = Tree.of(signed.manifest)
-        replicas = SwarmReplicas(self.tracker, self._links, signed.manifest.root, tree.chunk_count)
+        replicas = SwarmReplicas(
+            self.tracker, self._links, signed.manifest.root, tree.chunk_count, self.doors
+        )
         notices = []
         if self.online:
             try:

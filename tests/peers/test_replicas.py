@@ -171,3 +171,25 @@ async def test_an_accusation_is_kept_for_the_user() -> None:
     assert liar.given.banned_until > 0
     assert "chunk 0 of weights" in known.accusations[0]
     assert liar.held != EMPTY
+
+
+class Open:
+    """Doors that always lead somewhere, and count."""
+
+    def __init__(self) -> None:
+        self.opened: list[Contact] = []
+
+    async def open(self, contact: Contact) -> tuple[Any, bool]:
+        self.opened.append(contact)
+        return Answers(Reply(ChunkAnswer(), b"relayed")), True
+
+
+async def test_whoever_has_no_address_is_reached_through_the_relay() -> None:
+    far = Contact(key(4), "", 0, True)
+    tracker, doors = Told([Holder(far, IndexSet.of([2]))] * 1), Open()
+    tracker.address = TRACKER  # type: ignore[attr-defined]
+    known = SwarmReplicas(tracker, Answers(Reply(ChunkAnswer())), ROOT, COUNT, doors)  # type: ignore[arg-type]
+    await known.refresh()
+    (one,) = known.holders(TREE.chunk(2))
+    assert await one.fetch(TREE.chunk(2)) == b"relayed"
+    assert doors.opened == [far]
