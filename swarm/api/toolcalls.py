@@ -152,7 +152,7 @@ class ToolCalls:
             place, self._open = min(places)
             before, self._held = self._held[:place], self._held[place + len(self._open) :]
             if before.strip():
-                yield before
+                yield before.rstrip()
         keep = 0 if final else max(overlap(self._held, mark) for mark in (*MARKS, *WRAPPERS))
         # White space before a call, or after one, belongs to the marks.
         solid = len(self._held) - keep

@@ -1,0 +1,189 @@
+"""What replies become: thoughts, tool calls, shared beginnings, long prompts beside short ones, several models."""
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swarm.api.server import Settings
+from swarm.api.shelf import Need
+from swarm.api.toolcalls import ToolCall, ToolCalls
+from tests.api.stage import ScriptedModel, Scripts, ask, in_process, says
+
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Basel"}}\n</tool_call>'
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+
+
+def answer(asked: str) -> str:
+    return {
+        "think": "<think>\nLet me see.\n</think>\n\nForty-two.",
+        "call": f"<think>A tool.</think>I look it up.\n\n{CALL}\n{CALL}",
+        "many": "word " * 100,
+    }.get(asked, f"You said {asked[:20]}.")
+
+
+@pytest.fixture(scope="module")
+def library(oracle: Path) -> Scripts:
+    return Scripts(oracle / "qwen3_moe", {"a": answer, "b": lambda asked: "b", "c": lambda asked: "c"})
+
+
+@pytest.fixture(scope="module")
+def url(library: Scripts) -> Iterator[str]:
+    with in_process(library, Settings(slots=4)) as it:
+        yield it
+
+
+def message(url: str, text: str, **more: Any) -> tuple[dict[str, Any], str]:
+    made = ask(url, says(text, model="a", **more)).json()
+    return made["choices"][0]["message"], made["choices"][0]["finish_reason"]
+
+
+def streamed(url: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+    lines = ask(url, {**body, "stream": True}).text.split("\n\n")
+    assert lines[-2] == "data: [DONE]"
+    return [json.loads(line.removeprefix("data: "))["choices"][0] for line in lines[:-2]]
+
+
+def test_thoughts_are_apart(url: str) -> None:
+    made, finish = message(url, "think")
+    assert (made["content"], made["reasoning_content"], finish) == ("Forty-two.", "Let me see.\n", "stop")
+    deltas = [choice["delta"] for choice in streamed(url, says("think", model="a"))]
+    assert "".join(delta.get("content") or "" for delta in deltas) == "Forty-two."
+    assert "".join(delta.get("reasoning_content") or "" for delta in deltas) == "Let me see.\n"
+
+
+def test_tool_calls_are_parsed_back(url: str) -> None:
+    made, finish = message(url, "call", tools=[TOOL])
+    assert (made["content"], finish) == ("I look it up.", "tool_calls")
+    assert [call["function"]["name"] for call in made["tool_calls"]] == ["weather", "weather"]
+    assert json.loads(made["tool_calls"][0]["function"]["arguments"]) == {"city": "Basel"}
+    choices = streamed(url, says("call", model="a", tools=[TOOL]))
+    calls = [call for choice in choices for call in choice["delta"].get("tool_calls", [])]
+    assert [call["index"] for call in calls] == [0, 1]
+    assert choices[-1]["finish_reason"] == "tool_calls"
+    without, finish = message(url, "call", tools=[TOOL], tool_choice="none")
+    assert CALL in without["content"]
+    assert finish == "stop"
+
+
+def test_a_tools_answer_goes_back_to_the_model(url: str) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Basel"}'}}
+    messages = [
+        {"role": "user", "content": "call"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "sunny"},
+        {"role": "user", "content": [{"type": "text", "text": "and?"}]},
+    ]
+    made = ask(url, {"model": "a", "messages": messages, "tools": [TOOL], "temperature": 0}).json()
+    assert made["choices"][0]["message"]["content"] == "You said and?."
+
+
+def test_a_shared_beginning_is_computed_once(url: str, library: Scripts) -> None:
+    system = {"role": "system", "content": "Be brief. " * 40}
+    message(url, "warm")
+    model = library.engines["a"].model
+    assert isinstance(model, ScriptedModel)
+    model.rows.clear()
+    answers: list[Any] = []
+
+    def one(text: str) -> None:
+        wish = {"model": "a", "messages": [system, {"role": "user", "content": text}], "temperature": 0}
+        answers.append(ask(url, wish).json())
+
+    threads = [threading.Thread(target=one, args=(f"question {number}",)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    said = sorted(made["choices"][0]["message"]["content"] for made in answers)
+    assert said == [f"You said question {number}." for number in range(4)]
+    prompts = [made["usage"]["prompt_tokens"] for made in answers]
+    replies = [made["usage"]["completion_tokens"] for made in answers]
+    cached = sum(made["usage"]["prompt_tokens_details"]["cached_tokens"] for made in answers)
+    assert sum(model.rows) <= min(prompts) + 3 * 60 + sum(replies)
+    assert cached >= 3 * (min(prompts) - 60)
+
+
+def test_a_long_prompt_does_not_hold_up_a_stream(url: str, library: Scripts) -> None:
+    model = library.engines["a"].model
+    assert isinstance(model, ScriptedModel)
+    model.pace_s = 0.005
+    model.rows.clear()
+    longer = threading.Thread(target=lambda: ask(url, says("y " * 1500, model="a")))
+    choices = []
+    try:
+        stream = threading.Thread(target=lambda: choices.extend(streamed(url, says("many", model="a"))))
+        stream.start()
+        while len(model.rows) < 10:
+            pass
+        longer.start()
+        stream.join()
+        longer.join()
+    finally:
+        model.pace_s = 0.0
+    assert max(model.rows[10:]) <= 64 + 3 or model.rows.index(max(model.rows[10:])) > 60
+    assert "".join(choice["delta"].get("content") or "" for choice in choices) == "word " * 100
+
+
+def test_models_share_the_memory_given(oracle: Path) -> None:
+    library = Scripts(oracle / "qwen3_moe", {"a": answer, "b": lambda asked: "b", "c": lambda asked: "c"})
+    size = 3_000_000  # more than one reference model's experts, less than two models
+    library.need = lambda name: Need(size, 0)  # type: ignore[method-assign]
+    with in_process(library, Settings(memory_bytes=int(1.1 * size))) as url:
+        for name in ("a", "b", "b", "c", "a"):
+            made = ask(url, says("x", model=name)).json()
+            assert made["model"] == name
+        assert library.opened[:2] == ["a", "b"]
+        library.need = lambda name: Need(2 * size, 0)  # type: ignore[method-assign]
+        opened = len(library.opened)
+        refused = ask(url, says("x", model="b"))
+        if refused.status_code != 200:
+            assert refused.status_code == 503
+            assert "--memory" in refused.json()["error"]["message"]
+            assert len(library.opened) == opened
+
+
+HERMES = ToolCall("f", '{"a": 1}', "")
+CASES = [
+    ('<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>', [HERMES]),
+    (
+        "hi <tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>\n",
+        ["hi", HERMES],
+    ),
+    ("<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>", [HERMES]),
+    (
+        '<minimax:tool_call><invoke name="f"><parameter name="a">1</parameter></invoke></minimax:tool_call>',
+        [HERMES],
+    ),
+    (
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>"
+        '{"a": 1}<|tool_call_end|><|tool_calls_section_end|>',
+        [HERMES],
+    ),
+    ('<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{"a": 1}<｜tool▁call▁end｜>', [HERMES]),
+    ('<tool_call>{"name": "f", "arguments": {"a": 1}}', [HERMES]),
+    ("<tool_call>{broken</tool_call>", ["<tool_call>{broken</tool_call>"]),
+    ("a < b <tool", ["a < b <tool"]),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), CASES)
+@pytest.mark.parametrize("step", [1, 3, 1000])
+def test_marks_of_tool_calls(text: str, expected: list[str | ToolCall], step: int) -> None:
+    calls = ToolCalls()
+    pieces: list[str | ToolCall] = []
+    for start in range(0, len(text), step):
+        pieces += calls.push(text[start : start + step])
+    pieces += calls.end()
+    joined: list[str | ToolCall] = []
+    for piece in pieces:
+        if isinstance(piece, ToolCall):
+            joined.append(ToolCall(piece.name, piece.arguments, ""))
+        elif joined and isinstance(joined[-1], str):
+            joined[-1] += piece
+        else:
+            joined.append(piece)
+    assert joined == expected
