@@ -9,7 +9,7 @@ from swarm.api.libraries import least, need_of
 from swarm.api.shelf import Listed, Need
 from swarm.peers.models import ModelInfo, OpenModel
 from swarm.peers.network import NetworkThread
-from swarm.peers.pool import Remote
+from swarm.peers.partner import Remote
 from swarm.peers.remote import RemoteExperts, Rules
 from swarm.peers.replication import count_replicas
 from swarm.peers.session import Session

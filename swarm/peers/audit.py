@@ -18,7 +18,8 @@ import trio
 from engine.errors import EngineError
 from engine.kernels import ExpertRows
 from swarm.peers.calls import Form, Work, decode_outputs, encode_outputs
-from swarm.peers.pool import Answer, Pool, Remote
+from swarm.peers.partner import Answer, Remote
+from swarm.peers.pool import Pool
 from swarm.peers.proof import Proof
 from swarm.wire.keys import BadSignature
 

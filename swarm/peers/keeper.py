@@ -7,7 +7,7 @@ tried now and then.
 
 import numpy as np
 
-from engine.arrays import Array, I32
+from engine.arrays import I32, Array
 from engine.expert_bank import ExpertBank
 
 HOT_AFTER = 4

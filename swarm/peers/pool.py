@@ -8,23 +8,19 @@ was caught lying is never asked again.
 
 import itertools
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import trio
 
-from engine.arrays import Array
-from engine.kernels import ExpertRows
 from swarm.errors import SwarmError
-from swarm.peers.calls import Form, MalformedOutputs, Work, decode_outputs, encode_call
-from swarm.peers.choice import Candidate
-from swarm.peers.pace import Pace
+from swarm.peers.calls import MalformedOutputs
+from swarm.peers.partner import Remote
 from swarm.peers.tracking import ExpertsHeld
 from swarm.trust.profile import NumericProfile
 from swarm.wire import rpc
 from swarm.wire.holdings import ExpertLayout, IndexSet
 from swarm.wire.keys import PeerKey
-from swarm.wire.messages.experts import ExpertOutputs, ExpertsOpen, OpenExperts, RunExperts
+from swarm.wire.messages.experts import ExpertsOpen, OpenExperts
 from swarm.wire.messages.tracker import Contact
 
 REFRESH_S = 10.0
@@ -32,18 +28,10 @@ OPEN_S = 5.0
 FIRST_PROBE_S = 0.5
 LONGEST_PROBE_S = 30.0
 PING_S = 2.0
-UNKNOWN_S = 10.0
-"""The deadline of a donor's first call."""
 AGAIN_S = 1.0
 """The tracker is not asked more often than this."""
 FIRST_REST_S = 0.2
 LONGEST_REST_S = 30.0
-LEAST_DEADLINE_S = 2.0
-MOST_DEADLINE_S = 60.0
-PATIENCE = 8.0
-"""A call's deadline in multiples of what it should take."""
-COLD_S = 0.005
-"""What an expert costs at first that a donor must read from its disk."""
 DIRECT_AGAIN_S = 60.0
 
 
@@ -67,155 +55,6 @@ class Opener(Protocol):
     async def direct(self, contact: Contact) -> rpc.Peer | None:
         """A direct connection to a donor that was relayed so far; None when there is still none."""
         ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Answer:
-    """A donor's answer to a call, with all that proves it."""
-
-    remote: "Remote"
-    work: Work
-    """The pairs of this call only; their rows are those of the whole layer."""
-    message: RunExperts
-    request: bytes
-    outputs: ExpertRows
-    reply: bytes
-    receipt: bytes
-    took_s: float
-
-
-@dataclass(slots=True)
-class Tally:
-    """What one donor did."""
-
-    calls: int = 0
-    pairs: int = 0
-    failures: int = 0
-    hedges_won: int = 0
-    busy: int = 0
-
-
-@dataclass(eq=False)
-class Remote:
-    """A donor. `peer` is None while there is no connection."""
-
-    contact: Contact
-    layout: ExpertLayout
-    ready: IndexSet = field(default_factory=IndexSet)
-    resident: IndexSet = field(default_factory=IndexSet)
-    last_resort: bool = False
-    queue: int = 0
-    peer: rpc.Peer | None = None
-    relayed: bool = False
-    bank: int = 0
-    pace: Pace = field(default_factory=Pace)
-    in_flight: int = 0
-    suspended: bool = False
-    banned: str = ""
-    busy_until: float = 0.0
-    rest_until: float = 0.0
-    trouble: str = ""
-    failures: int = 0
-    """In a row."""
-    tally: Tally = field(default_factory=Tally)
-    bytes_before: tuple[int, int] = (0, 0)
-    """Sent and received on connections that ended."""
-    _masks: dict[int, tuple[int, int]] = field(default_factory=dict)
-
-    @property
-    def key(self) -> PeerKey:
-        """Its identity."""
-        return self.contact.key
-
-    @property
-    def name(self) -> str:
-        """What messages call it."""
-        return f"donor {self.key.hex()[:8]}"
-
-    @property
-    def usable(self) -> bool:
-        """Whether it may be asked now."""
-        peer = self.peer
-        return peer is not None and peer.is_open and not self.suspended and not self.banned
-
-    def told(self, held: ExpertsHeld) -> None:
-        """Takes in what the tracker says of it."""
-        self.contact, self.last_resort = held.holder.contact, held.holder.last_resort
-        self.queue = held.holder.queue
-        if (self.ready, self.resident) != (held.ready, held.resident):
-            self.ready, self.resident = held.ready, held.resident
-            self._masks.clear()
-
-    def lacks(self, layer: int, experts: Collection[int]) -> None:
-        """It does not answer for these experts any more."""
-        self.ready = self.ready - IndexSet.of(self.layout.index(layer, expert) for expert in experts)
-        self.resident = self.resident & self.ready
-        self._masks.clear()
-
-    def gone(self) -> None:
-        """The tracker does not name it any more."""
-        self.ready = self.resident = IndexSet()
-        self._masks.clear()
-
-    def masks(self, layer: int) -> tuple[int, int]:
-        """The layer's experts that it is ready for, and those in its memory, as bits."""
-        found = self._masks.get(layer)
-        if found is None:
-            numbers = self.layout.layer(layer)
-            keep = (1 << len(numbers)) - 1
-            found = self.ready.bits >> numbers.start & keep, self.resident.bits >> numbers.start & keep
-            self._masks[layer] = found
-        return found
-
-    def candidate(self, layer: int) -> Candidate:
-        """What `choose` has to know of it."""
-        ready, resident = self.masks(layer)
-        waiting_s = self.in_flight * self.pace.expected_s(1)
-        return Candidate(
-            ready, resident, self.pace.call_s + waiting_s, self.pace.pair_s, COLD_S, self.last_resort
-        )
-
-    def holds_all(self, layer: int, experts: Collection[int]) -> bool:
-        """Whether it is ready for all of these."""
-        ready = self.masks(layer)[0]
-        return all(ready >> expert & 1 for expert in experts)
-
-    def deadline_s(self, pairs: int) -> float:
-        """How long a call may take."""
-        if not self.pace.measured:
-            return UNKNOWN_S
-        return min(max(PATIENCE * self.pace.expected_s(pairs), LEAST_DEADLINE_S), MOST_DEADLINE_S)
-
-    def transferred(self) -> tuple[int, int]:
-        """Bytes sent to it and received from it."""
-        sent, received = self.bytes_before
-        if self.peer is not None:
-            sent, received = sent + self.peer.sent_bytes, received + self.peer.received_bytes
-        return sent, received
-
-    async def ask(self, form: Form, work: Work, pairs: Array) -> Answer:
-        """Asks for the outputs of some pairs. Raises SwarmError; the caller owns the deadline."""
-        peer = self.peer
-        if peer is None:
-            raise rpc.ConnectionLost(peer=self.name, reason="it is not connected")
-        message, request = encode_call(form, self.bank, work, pairs)
-        started = trio.current_time()
-        self.in_flight += 1
-        try:
-            reply = await peer.request(message, request)
-        finally:
-            self.in_flight -= 1
-        took_s = trio.current_time() - started
-        if not isinstance(reply.message, ExpertOutputs):
-            raise MalformedOutputs(peer=self.name, reason="something else than outputs")
-        payload = bytes(reply.payload)
-        outputs = decode_outputs(form, len(pairs), payload, self.name)
-        self.pace.observe(len(pairs), took_s)
-        self.failures = 0
-        self.tally.calls += 1
-        self.tally.pairs += len(pairs)
-        part = Work(work.layer, work.expert[pairs], work.row[pairs], work.rows)
-        return Answer(self, part, message, request, outputs, payload, reply.message.receipt, took_s)
 
 
 class Pool:

@@ -27,7 +27,8 @@ from swarm.errors import SwarmError
 from swarm.peers.audit import Auditor
 from swarm.peers.calls import Form, Work, pieces
 from swarm.peers.choice import choose
-from swarm.peers.pool import Answer, Pool, Remote
+from swarm.peers.partner import Answer, Remote
+from swarm.peers.pool import Pool
 from swarm.wire.rpc import Busy, RemoteError
 
 LEAST_HEDGE_S = 0.001

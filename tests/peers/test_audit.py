@@ -17,7 +17,8 @@ from swarm.peers.audit import Auditor, Conviction, Recomputer
 from swarm.peers.banks import layout_of, open_experts
 from swarm.peers.calls import UNSIGNED, Form, Work, encode_call, encode_outputs
 from swarm.peers.executor import Executor, profile_of, whole_bank
-from swarm.peers.pool import Answer, Pool, Remote
+from swarm.peers.partner import Answer, Remote
+from swarm.peers.pool import Pool
 from swarm.peers.proof import BadProof, Proof
 from swarm.peers.verdict import AskingVerifier, ExecutorVerifier, NobodyToAsk
 from swarm.trust.profile import NumericProfile

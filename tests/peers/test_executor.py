@@ -22,8 +22,9 @@ from swarm.peers.calls import (
     decode_call,
     decode_outputs,
     encode_call,
+    encode_outputs,
+    pieces,
 )
-from swarm.peers.calls import encode_outputs, pieces
 from swarm.peers.executor import profile_of
 from swarm.peers.turns import Turns
 from swarm.wire import rpc

@@ -9,6 +9,7 @@ import trio
 
 from engine.errors import ExpertsUnavailable
 from swarm.demo.generated import Shape, write_checkpoint
+from swarm.peers import partner
 from swarm.peers import pool as pools
 from swarm.peers.calls import Form
 from swarm.peers.remote import ReplyFalsified, Rules
@@ -91,8 +92,8 @@ async def test_a_donor_that_dies_while_it_computes(oracle: Path) -> None:
 async def test_a_frozen_donor_costs_one_deadline_and_is_asked_again_when_it_moved(
     oracle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pools, "LEAST_DEADLINE_S", 0.1)
-    monkeypatch.setattr(pools, "PATIENCE", 0.0)
+    monkeypatch.setattr(partner, "LEAST_DEADLINE_S", 0.1)
+    monkeypatch.setattr(partner, "PATIENCE", 0.0)
     monkeypatch.setattr(pools, "FIRST_PROBE_S", 3600.0)
     frozen = Donor(1)
     thaw = trio.Event()
@@ -114,7 +115,7 @@ async def test_a_frozen_donor_costs_one_deadline_and_is_asked_again_when_it_move
         swarm.remote(frozen).suspended = False
         swarm.experts.pool.froze(swarm.remote(frozen))
         with trio.fail_after(5):
-            while swarm.remote(frozen).suspended:
+            while swarm.remote(frozen).suspended:  # noqa: ASYNC110 - nothing tells of it but itself
                 await trio.sleep(0.01)
         await swarm.tokens()
         assert frozen.asked > 4
