@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from swarm.peers.pool import Pool, Remote
+from swarm.peers.partner import Remote
+from swarm.peers.pool import Pool
 from swarm.peers.remote import RemoteExperts
 from swarm.peers.replication import count_replicas
 from swarm.wire.holdings import IndexSet
