@@ -22,6 +22,11 @@ INTERRUPTED = 130
     "--port", type=click.IntRange(0, 65535), default=7300, show_default=True, help="0: any free one."
 )
 @click.option("--listen", metavar="HOST", help="Listen at this address only; by default at all.")
+@click.option(
+    "--tracker",
+    metavar="INVITE|HOST[:PORT]",
+    help="Serve in the swarm of this tracker; by default this machine is a tracker itself.",
+)
 @click.option("--name", metavar="NAME", help="The model's name in the swarm; by default the directory's.")
 @click.option("--advertise", metavar="HOST[:PORT]", help="Where others reach this machine, for the invite.")
 @click.option(
@@ -58,6 +63,7 @@ def command(
     directory: Path,
     port: int,
     listen: str | None,
+    tracker: str | None,
     name: str | None,
     advertise: str | None,
     key_file: Path | None,
@@ -82,10 +88,16 @@ def command(
     from swarm.cli.server import Plan, serve
     from swarm.peers.inspect import inspect
     from swarm.peers.settings import home
+    from swarm.peers.target import parse_target
 
     if token is not None and private:
         raise click.UsageError("--token and --private exclude each other.")
+    if tracker is not None and private:
+        raise click.UsageError(
+            "--private is for a tracker of one's own; the other one's invite holds its token."
+        )
     paths = home()
+    join = None if tracker is None else parse_target(tracker, token)
     plan = Plan(
         directory=directory,
         name=name or directory.resolve().name,
@@ -94,13 +106,14 @@ def command(
         facts=inspect(directory),
         identity=identity_of(paths),
         operator=operator_of(paths, key_file),
-        secret=secret_of(paths, token, private),
+        secret=secret_of(paths, token, private) if join is None else join.token,
         least_version=manifest_version,
         execute=execute,
         lan=lan,
         weights=weights,
         expert_ram_bytes=ram,
         metrics=metrics,
+        join=join,
     )
     if not trio.run(serve, plan, as_json):
         ctx.exit(INTERRUPTED)

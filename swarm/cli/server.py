@@ -3,13 +3,15 @@
 1. The port is taken, so that a taken one is found before the long work.
 2. The directory is hashed, or its kept hashes are used; the manifest is signed, or the last one used again.
 3. Tracker and maintainer answer on the port.
-4. The maintainer registers at its own tracker like any other peer would, and publishes the manifest.
+4. The maintainer registers like any other peer would, at its own tracker or the one it was told, and publishes
+   the manifest.
 5. The invite is printed; from then on files are watched, and the manifest is signed again in time.
 """
 
 import threading
 import time
-from contextlib import closing
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -41,12 +43,16 @@ from swarm.peers.metrics import (
 )
 from swarm.peers.operator import LIFETIME_S, Publication, publish
 from swarm.peers.settings import Home
+from swarm.peers.target import Target
 from swarm.peers.tracking import TrackerClient
 from swarm.peers.verdict import ExecutorVerifier
 from swarm.trust.identity import Identity
 from swarm.trust.invite import Invite
 from swarm.wire import rpc
 from swarm.wire.address import Address
+from swarm.wire.keys import PeerKey
+from swarm.wire.messages import Message
+from swarm.wire.rpc import Handler
 from tracker.server import open_tracker
 
 RENEWAL_CHECK_S = 3600.0
@@ -76,6 +82,8 @@ class Plan:
     """Whether to tell the local network."""
     metrics: Address | None = None
     """Where Prometheus may ask."""
+    join: Target | None = None
+    """The swarm of another tracker to serve in; None: this machine is a tracker itself."""
 
 
 async def serve(plan: Plan, as_json: bool) -> bool:
@@ -86,19 +94,31 @@ async def serve(plan: Plan, as_json: bool) -> bool:
         async with listening(plan.place) as listeners:
             files = await _hash(plan)
             server = _Server(plan, files, _publish(plan, files), as_json)
-            with closing(open_store(plan.paths, plan.place.port)) as store:
-                verifier = ExecutorVerifier(lambda: server.executor)
-                async with open_tracker(plan.identity, store, psk=plan.secret, verifier=verifier) as tracker:
-                    handlers = {**tracker.handlers(), **server.maintainer.handlers()}
-                    if server.executor is not None:
-                        handlers |= server.executor.handlers()
-                    answering = partial(rpc.serve, psk=plan.secret, on_peer=server.report.peer, limits=LIMITS)
-                    with exposed(plan.metrics, tracker_samples(tracker), *server.samples()) as metrics:
-                        addresses = await nursery.start(answering, listeners, plan.identity, handlers)
-                        began = True
-                        server.report.exposing(metrics)
-                        await server.run(nursery, addresses)
+            async with _tracking(plan, server) as (handlers, samples):
+                handlers |= server.maintainer.handlers()
+                if server.executor is not None:
+                    handlers |= server.executor.handlers()
+                answering = partial(rpc.serve, psk=plan.secret, on_peer=server.report.peer, limits=LIMITS)
+                with exposed(plan.metrics, *samples, *server.samples()) as metrics:
+                    addresses = await nursery.start(answering, listeners, plan.identity, handlers)
+                    began = True
+                    server.report.exposing(metrics)
+                    await server.run(nursery, addresses)
     return began
+
+
+@asynccontextmanager
+async def _tracking(
+    plan: Plan, server: "_Server"
+) -> AsyncIterator[tuple[dict[type[Message], Handler], list[Samples]]]:
+    """What a tracker on the same port answers and tells; nothing when the tracker is elsewhere."""
+    if plan.join is not None:
+        yield {}, []
+        return
+    with closing(open_store(plan.paths, plan.place.port)) as store:
+        verifier = ExecutorVerifier(lambda: server.executor)
+        async with open_tracker(plan.identity, store, psk=plan.secret, verifier=verifier) as tracker:
+            yield dict(tracker.handlers()), [tracker_samples(tracker)]
 
 
 class _Server:
@@ -126,23 +146,27 @@ class _Server:
         """Announces the model, prints the invite, and keeps at it."""
         plan, port = self.plan, addresses[0].port
         place = plan.place
-        tracker = TrackerClient(
-            Links(nursery, plan.identity, plan.secret), _own(addresses), plan.identity.key
-        )
+        links = Links(nursery, plan.identity, plan.secret)
+        if plan.join is None:
+            tracker = TrackerClient(links, _own(addresses), plan.identity.key)
+        else:
+            tracker = TrackerClient(links, plan.join.address, plan.join.tracker)
+            await tracker.connect()
         reach = Reach(port, (place.advertise,) if place.advertise else (), place.is_local)
         held = {self.publication.root: self.chunks.held}
         self.announcer = Announcer(
             tracker, reach, [self.publication], held, self.executor, on_change=self.report.standing
         )
         await nursery.start(self.announcer.run)
-        address = invite_address(place, port)
-        invite = Invite(address, plan.operator.key, plan.identity.key, plan.secret)
+        assert tracker.key is not None
+        address = invite_address(place, port) if plan.join is None else plan.join.address
+        invite = Invite(address, plan.operator.key, PeerKey(tracker.key), plan.secret)
         self.report.serving(
             Facts(self.publication.signed, plan.facts, address, str(invite), plan.identity.key)
         )
         nursery.start_soon(watch, self.chunks)
         nursery.start_soon(self._renew)
-        if plan.lan and not place.is_local:
+        if plan.lan and plan.join is None and not place.is_local:
             nursery.start_soon(tell_lan, plan.name, address)
         if self.executor is not None:
             nursery.start_soon(self._execute_if_possible, self.executor)
