@@ -164,32 +164,29 @@ class RemoteExperts:
             aligned((pairs, form.hidden), kind),
             aligned((pairs, form.groups if form.integer else 0), np.float32),
         )
-        answered: Future[None] = Future()
-        scope = trio.CancelScope()
+        answered: Future[Exception | None] = Future()
         theirs = np.arange(pairs) if mine is None else np.flatnonzero(~mine)
         round_ = Round(self.pool, self.auditor, form, work, out, self._here, self._rules.hedge_s)
-
-        async def run() -> None:
-            try:
-                with scope:
-                    await round_.run(theirs)
-                    answered.set_result(None)
-            except EngineError as error:
-                answered.set_exception(error)
-            finally:
-                if not answered.done():
-                    answered.set_exception(NetworkClosed())
-
-        self._soon(lambda: self.pool.nursery.start_soon(run))
+        self._soon(lambda: self._begin(round_, theirs, answered))
         try:
             if mine is not None:
                 self._run_here(work, np.flatnonzero(mine), out)
             started = time.perf_counter()
-            answered.result()
+            error = answered.result()
         except (KeyboardInterrupt, EngineError):
-            self._soon(scope.cancel)
+            self._soon(round_.cancel)
             raise
+        if error is not None:
+            raise error
         return out, round_.tale, time.perf_counter() - started
+
+    def _begin(self, round_: Round, pairs: Array, answered: "Future[Exception | None]") -> None:
+        """In the trio thread."""
+        try:
+            round_.begin(pairs, answered.set_result)
+        except RuntimeError:  # the swarm was left, and its nursery takes no more tasks
+            round_.cancel()
+            answered.set_exception(NetworkClosed())
 
     def _soon(self, action: Callable[[], object]) -> None:
         try:

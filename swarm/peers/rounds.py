@@ -27,6 +27,7 @@ from swarm.errors import SwarmError
 from swarm.peers.audit import Auditor
 from swarm.peers.calls import Form, Work, pieces
 from swarm.peers.choice import choose
+from swarm.peers.network import NetworkClosed
 from swarm.peers.partner import Answer, Remote
 from swarm.peers.pool import Pool
 from swarm.wire.rpc import Busy, RemoteError
@@ -110,16 +111,31 @@ class Round:
         self._missing = 0
         self._shares: list[_Share] = []
         self._changed = trio.Event()
-        self._error: EngineError | None = None
+        self._done: Callable[[Exception | None], None] | None = None
         self.tale = Tale()
 
-    async def run(self, pairs: Array) -> None:
-        """Returns when the outputs of these pairs are there. Raises EngineError when they can be had from
-        nowhere."""
+    def begin(self, pairs: Array, done: Callable[[Exception | None], None]) -> None:
+        """Asks for the outputs of these pairs; returns at once.
+
+        `done` is called when all are there, or with the reason why they can be had from nowhere. Requests
+        leave and the last output is passed on without waiting for the turn of a task of the round's own.
+        """
+        self._done = done
+        if len(pairs):
+            self._place(pairs, set(), "first", 0)
+            self._pool.nursery.start_soon(self._watch)
+        else:
+            self._end(None)
+
+    def cancel(self) -> None:
+        """Takes back everything; `done` is not called any more."""
+        self._done = None
+        self._changed.set()
+
+    async def _watch(self) -> None:
+        """Hedges what is late, and takes back what is asked for in vain."""
         try:
-            if len(pairs):
-                self._place(pairs, set(), "first", 0)
-            while self._missing and self._error is None:
+            while self._done is not None:
                 late_at = min((share.late_at for share in self._shares if not share.done), default=math.inf)
                 with trio.CancelScope(deadline=late_at):
                     await self._changed.wait()
@@ -129,8 +145,24 @@ class Round:
             for share in self._shares:
                 for scope in share.running.values() if not share.compared else ():
                     scope.cancel()
-        if self._error is not None:
-            raise self._error
+            self._end(NetworkClosed())  # when the swarm is left meanwhile; nothing after an end
+
+    def _end(self, error: Exception | None) -> None:
+        """The round is over; said once."""
+        done, self._done = self._done, None
+        self._changed.set()
+        if done is not None:
+            done(error)
+
+    def _filled(self, share: _Share, outputs: ExpertRows) -> None:
+        """A share's outputs are there."""
+        share.done = True
+        self._out.values[share.pairs] = outputs.values
+        if self._form.integer:
+            self._out.scale[share.pairs] = outputs.scale
+        self._missing -= 1
+        if not self._missing:
+            self._end(None)
 
     # ---------------------------------------------------------------- placing
 
@@ -208,8 +240,7 @@ class Round:
             if answer is not None:
                 await self._take(share, remote, answer, hop)
         except EngineError as error:
-            self._error = error
-            self._changed.set()
+            self._end(error)
         finally:
             share.running.pop(remote, None)
         if answer is None and scope.cancelled_caught and trio.current_time() >= scope.deadline:
@@ -229,20 +260,16 @@ class Round:
             if share.compared and share.outputs is not None:
                 await self._auditor.compare(answer, share.outputs)
             return
-        share.done, share.outputs = True, outputs
+        share.outputs = outputs
         hop.outcome = "used"
         if hop.cause == "hedge":
             self.tale.hedges_won += 1
             remote.tally.hedges_won += 1
-        self._out.values[share.pairs] = outputs.values
-        if self._form.integer:
-            self._out.scale[share.pairs] = outputs.scale
         share.running.pop(remote, None)
         share.compared = bool(share.running) and self._auditor.draws()
         for scope in share.running.values() if not share.compared else ():
             scope.cancel()
-        self._missing -= 1
-        self._changed.set()
+        self._filled(share, outputs)
 
     async def _second(self, answer: Answer, remote: Remote) -> Answer | None:
         """The same call at another donor; None when that one does not answer it either."""
@@ -301,15 +328,10 @@ class Round:
         try:
             outputs = await trio.to_thread.run_sync(self._here, self._part(share.pairs))
         except EngineError as error:
-            self._error = error
+            self._end(error)
         else:
             self.tale.local_pairs += len(share.pairs)
-            self._out.values[share.pairs] = outputs.values
-            if self._form.integer:
-                self._out.scale[share.pairs] = outputs.scale
-            share.done = True
-            self._missing -= 1
-        self._changed.set()
+            self._filled(share, outputs)
 
     def _somebody(self, share: _Share) -> bool:
         masks = [remote.masks(self._work.layer)[0] for remote in self._pool.usable(without=share.tried)]

@@ -12,6 +12,7 @@ from swarm.demo.generated import Shape, write_checkpoint
 from swarm.peers import partner
 from swarm.peers import pool as pools
 from swarm.peers.calls import Form
+from swarm.peers.network import NetworkClosed
 from swarm.peers.remote import ReplyFalsified, Rules
 from swarm.peers.summary import summary
 from swarm.peers.trace import tracing
@@ -263,3 +264,27 @@ async def test_experts_that_are_often_asked_for_run_here_meanwhile(oracle: Path)
         stats = swarm.experts.stats
         assert sum(kept) > 0
         assert stats.remote_calls + sum(kept) == stats.calls
+
+
+async def test_leaving_the_swarm_ends_a_reply_that_waits(oracle: Path) -> None:
+    reached = trio.Event()
+
+    async def never() -> None:
+        reached.set()
+        await trio.sleep_forever()
+
+    failed: list[str] = []
+    async with swarm_of(oracle / "olmoe", [Donor(1, before=never)]) as swarm:
+
+        async def reply() -> None:
+            with trio.CancelScope(shield=True):
+                try:
+                    await swarm.tokens()
+                except NetworkClosed as error:
+                    failed.append(error.code)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(reply)
+            await reached.wait()
+            swarm.nursery.cancel_scope.cancel()
+    assert failed == ["network-closed"]
