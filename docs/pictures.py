@@ -15,8 +15,8 @@ from textual.pilot import Pilot
 
 from swarm.cli.demonstration import DemoModel, demo_model, running_swarm
 from tui.app import SwarmApp
-from tui.places import backend_for
 from tui.options import Options, Sampling
+from tui.places import backend_for
 
 HERE = Path(__file__).resolve().parent
 SIZE = (96, 30)

@@ -1,8 +1,9 @@
 """Every command block of README and DEPLOY does what it says.
 
-A block is preceded by a comment: `<!-- test: run -->`, `<!-- test: run fuse -->`, or `<!-- test: skip REASON -->` where it
-installs something or needs root. What runs, runs in an empty home beside a swarm of a tiny model: addresses, invites, ports
-and paths of the text are replaced by those of the test. Commands that go on are ended when they have said they are ready.
+A block is preceded by a comment: `<!-- test: run -->`, `<!-- test: run fuse -->`, or `<!-- test: skip REASON -->`
+where it installs something or needs root. What runs, runs in an empty home beside a swarm of a tiny model:
+addresses, invites, ports and paths of the text are replaced by those of the test. Commands that go on are ended
+when they have said that they are ready.
 """
 
 import os
