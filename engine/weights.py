@@ -47,6 +47,15 @@ REFUSED_SUFFIXES = (
     ".weight_scale_2",
 )
 PLAIN: Mapping[str, type[StoredMatrix]] = {"F32": F32Matrix, "F16": F16Matrix, "BF16": BF16Matrix}
+FORMATS: Mapping[str, str] = {
+    "f32": "plain",
+    "f16": "plain",
+    "bf16": "plain",
+    "fp8": "E4M3 with scales a block, a row or a tensor",
+    "int4": "compressed-tensors, pack-quantized, symmetric",
+    "mxfp4": "as compressed-tensors, gpt-oss and DeepSeek-V4 store it",
+}
+"""What safetensors files may hold matrices as."""
 BLOCKS: Mapping[str, type[StoredMatrix]] = {"Q8_0": Q8Blocks, "Q4_0": Q4Blocks, "MXFP4": MXFP4Blocks}
 
 

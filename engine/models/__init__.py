@@ -149,7 +149,8 @@ class Family(Generic[C]):
     `parse`: config.json to the family's own frozen configuration; ConfigError for anything unknown.
     `experts`: where the routed experts lie; needs no weights and no model. `skips`: names of tensors that a
     text decoder leaves out knowingly (multi-token prediction, vision, audio). `build`: the model, its
-    weights taken from the loader.
+    weights taken from the loader. `verified`: in which stored formats (`engine.weights.FORMATS`) of its
+    routed experts it is held to reference answers; a test compares that with the folders.
     """
 
     name: str
@@ -158,6 +159,7 @@ class Family(Generic[C]):
     experts: Callable[[C], ExpertLayout]
     build: "Callable[[C, Loader], Model]"
     skips: Callable[[C, str], bool] = lambda config, name: False
+    verified: tuple[str, ...] = ()
 
 
 @cache

@@ -172,4 +172,5 @@ FAMILY = Family(
     experts,
     DeepseekV3,
     skips=lambda config, name: beyond(name, config.layers),
+    verified=("bf16", "fp8", "int4"),
 )

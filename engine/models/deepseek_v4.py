@@ -391,4 +391,5 @@ FAMILY = Family(
     experts,
     DeepseekV4,
     skips=lambda config, name: name.startswith("mtp."),
+    verified=("bf16", "mxfp4"),
 )

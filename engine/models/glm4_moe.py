@@ -186,4 +186,5 @@ FAMILY = Family(
     experts,
     Glm4Moe,
     skips=lambda config, name: beyond(name, config.layers),
+    verified=("bf16",),
 )

@@ -354,4 +354,4 @@ def skips(config: Config, name: str) -> bool:
     return name.startswith("model.visual.") or beyond(name.replace(PREFIX, "model."), config.layers)
 
 
-FAMILY = Family("GLM-5.3", ("glm5_next",), parse, experts, Glm5Next, skips)
+FAMILY = Family("GLM-5.3", ("glm5_next",), parse, experts, Glm5Next, skips, verified=("bf16",))

@@ -277,4 +277,5 @@ FAMILY = Family(
     experts,
     GlmMoeDsa,
     skips=lambda config, name: beyond(name, config.layers),
+    verified=("bf16",),
 )

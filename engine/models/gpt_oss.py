@@ -197,4 +197,4 @@ class GptOss(Model):
         return self.head(self.norm(batch.select(x)))
 
 
-FAMILY = Family("gpt-oss", ("gpt_oss",), parse, experts, GptOss)
+FAMILY = Family("gpt-oss", ("gpt_oss",), parse, experts, GptOss, verified=("bf16", "mxfp4"))

@@ -179,4 +179,5 @@ FAMILY = Family(
     experts,
     HyV3,
     skips=lambda config, name: beyond(name, config.layers),
+    verified=("bf16",),
 )

@@ -332,4 +332,5 @@ FAMILY = Family(
     experts,
     Inkling,
     skips=lambda config, name: name.startswith(("model.visual.", "model.audio.", "model.mtp.")),
+    verified=("bf16",),
 )

@@ -298,4 +298,5 @@ FAMILY = Family(
     experts,
     KimiK3,
     skips=lambda config, name: name.startswith(TOWERS) or beyond(name.removeprefix(WHOLE), config.layers),
+    verified=("mxfp4",),
 )

@@ -233,4 +233,5 @@ FAMILY = Family(
     experts,
     KimiLinear,
     skips=lambda config, name: beyond(name, config.layers),
+    verified=("bf16",),
 )

@@ -158,4 +158,5 @@ FAMILY = Family(
     experts,
     MiniMaxM2,
     skips=lambda config, name: beyond(name, config.layers),
+    verified=("bf16", "fp8"),
 )

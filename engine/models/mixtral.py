@@ -136,4 +136,4 @@ class Mixtral(Model):
         return self.head(self.norm(batch.select(x)))
 
 
-FAMILY = Family("Mixtral", ("mixtral",), parse, experts, Mixtral)
+FAMILY = Family("Mixtral", ("mixtral",), parse, experts, Mixtral, verified=("bf16",))

@@ -148,4 +148,4 @@ class Olmoe(Model):
         return self.head(self.norm(batch.select(x)))
 
 
-FAMILY = Family("OLMoE", ("olmoe",), parse, experts, Olmoe)
+FAMILY = Family("OLMoE", ("olmoe",), parse, experts, Olmoe, verified=("bf16", "f16", "f32"))

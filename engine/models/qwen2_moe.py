@@ -184,4 +184,4 @@ class Qwen2Moe(Model):
         return self.head(self.norm(batch.select(x)))
 
 
-FAMILY = Family("Qwen2-MoE", ("qwen2_moe",), parse, experts, Qwen2Moe)
+FAMILY = Family("Qwen2-MoE", ("qwen2_moe",), parse, experts, Qwen2Moe, verified=("bf16",))

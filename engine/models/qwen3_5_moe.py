@@ -246,4 +246,5 @@ FAMILY = Family(
     experts,
     Qwen35Moe,
     skips=lambda config, name: name.startswith(("mtp.", "model.visual.", "visual.")),
+    verified=("bf16",),
 )

@@ -160,4 +160,4 @@ class Qwen3Moe(Model):
         return self.head(self.norm(batch.select(x)))
 
 
-FAMILY = Family("Qwen3-MoE", ("qwen3_moe",), parse, experts, Qwen3Moe)
+FAMILY = Family("Qwen3-MoE", ("qwen3_moe",), parse, experts, Qwen3Moe, verified=("bf16", "int4"))

@@ -258,4 +258,5 @@ FAMILY = Family(
     experts,
     Qwen3Next,
     skips=lambda config, name: name.startswith("mtp."),
+    verified=("bf16",),
 )
