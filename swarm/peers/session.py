@@ -241,7 +241,11 @@ class Session:
         if not self.online:
             assert kept is not None
             return kept
-        if kept is not None and kept.manifest.root == info.root:
+        # The root does not say who signed: the same manifest under another key is a change of key.
+        if kept is not None and (kept.manifest.root, kept.signed.keyring.latest) == (
+            info.root,
+            info.operator,
+        ):
             signed = kept.signed
         else:
             content = (await self.tracker.manifest(info.root)).content
