@@ -33,6 +33,12 @@ INTERRUPTED = 130
     "--key", "key_file", type=DIRECTORY, metavar="FILE", help="The operator's key; made on first use."
 )
 @click.option(
+    "--signed",
+    type=DIRECTORY,
+    metavar="FILE",
+    help="What `swarm key sign` wrote; the key is not needed here.",
+)
+@click.option(
     "--token", metavar="TOKEN", help="Only those who know this passphrase (or the invite) may join."
 )
 @click.option("--private", is_flag=True, help="Only those with the invite may join; a token is made once.")
@@ -67,6 +73,7 @@ def command(
     name: str | None,
     advertise: str | None,
     key_file: Path | None,
+    signed: Path | None,
     token: str | None,
     private: bool,
     manifest_version: int,
@@ -88,6 +95,7 @@ def command(
     from swarm.cli.server import Plan, serve
     from swarm.peers.inspect import inspect
     from swarm.peers.settings import home
+    from swarm.peers.signing import load_keyring, read_publication
     from swarm.peers.target import parse_target
 
     if token is not None and private:
@@ -96,7 +104,13 @@ def command(
         raise click.UsageError(
             "--private is for a tracker of one's own; the other one's invite holds its token."
         )
+    if signed is not None and (key_file is not None or name is not None):
+        raise click.UsageError("--signed excludes --key and --name: both are in what was signed.")
     paths = home()
+    publication = None if signed is None else read_publication(signed)
+    operator = operator_of(paths, key_file) if publication is None else None
+    if publication is not None:
+        name = publication.signed.manifest.name
     join = None if tracker is None else parse_target(tracker, token)
     plan = Plan(
         directory=directory,
@@ -105,7 +119,9 @@ def command(
         paths=paths,
         facts=inspect(directory),
         identity=identity_of(paths),
-        operator=operator_of(paths, key_file),
+        operator=operator,
+        keyring=None if operator is None else load_keyring(key_file or paths.operator_key, operator),
+        signed=publication,
         secret=secret_of(paths, token, private) if join is None else join.token,
         least_version=manifest_version,
         execute=execute,

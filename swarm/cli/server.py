@@ -48,6 +48,7 @@ from swarm.peers.tracking import TrackerClient
 from swarm.peers.verdict import ExecutorVerifier
 from swarm.trust.identity import Identity
 from swarm.trust.invite import Invite
+from swarm.trust.keyring import Keyring
 from swarm.wire import rpc
 from swarm.wire.address import Address
 from swarm.wire.keys import PeerKey
@@ -61,6 +62,10 @@ LIMITS = rpc.Limits(bytes_in_flight=16 << 20)
 beside them it stays under 256 MiB, however many peers ask."""
 
 
+class SignedOtherwise(SwarmError):
+    """The files in {directory} are not those that were signed; copy them again, or sign these."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """What is to be served, where, and in whose name."""
@@ -71,8 +76,12 @@ class Plan:
     paths: Home
     facts: ModelFacts
     identity: Identity
-    operator: Identity
+    operator: Identity | None
+    """None: the model was signed elsewhere."""
     secret: bytes | None
+    keyring: Keyring | None = None
+    signed: Publication | None = None
+    """What was signed elsewhere."""
     least_version: int = 1
     execute: bool = True
     """Whether to run experts for others, too."""
@@ -160,7 +169,7 @@ class _Server:
         await nursery.start(self.announcer.run)
         assert tracker.key is not None
         address = invite_address(place, port) if plan.join is None else plan.join.address
-        invite = Invite(address, plan.operator.key, PeerKey(tracker.key), plan.secret)
+        invite = Invite(address, self.publication.signed.signer, PeerKey(tracker.key), plan.secret)
         self.report.serving(
             Facts(self.publication.signed, plan.facts, address, str(invite), plan.identity.key)
         )
@@ -220,6 +229,7 @@ class _Server:
             if (
                 self.publication.signed.manifest.expires - time.time() > LIFETIME_S // 2
                 or self.chunks.withdrawn
+                or self.plan.signed is not None
             ):
                 continue
             self.publication = _publish(self.plan, self.files)
@@ -235,6 +245,11 @@ class _Server:
 
 
 def _publish(plan: Plan, files: tuple[HashedFile, ...]) -> Publication:
+    if plan.signed is not None:
+        if plan.signed.signed.manifest.files != tuple(file.entry for file in files):
+            raise SignedOtherwise(directory=plan.directory)
+        return plan.signed
+    assert plan.operator is not None
     return publish(
         plan.name,
         files,
@@ -243,6 +258,7 @@ def _publish(plan: Plan, files: tuple[HashedFile, ...]) -> Publication:
         plan.paths.served,
         now_s=int(time.time()),
         least_version=plan.least_version,
+        keyring=plan.keyring,
     )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from swarm.errors import SwarmError
 from swarm.peers.inventory import HashedFile
 from swarm.trust.files import write_atomically
+from swarm.trust.keyring import Keyring
 from swarm.trust.manifest import Manifest, SignedManifest, parse_signed, sign
 from swarm.wire.keys import KeyPair
 from swarm.wire.messages.tracker import layout_statement
@@ -53,6 +54,8 @@ def publish(
     *,
     now_s: int,
     least_version: int = 1,
+    keyring: Keyring | None = None,
+    lifetime_s: int = LIFETIME_S,
 ) -> Publication:
     """The manifest of these files, signed; kept as the last one of its name.
 
@@ -64,6 +67,8 @@ def publish(
         kept: Directory of the last manifests.
         now_s: Seconds since 1970.
         least_version: A version that a new manifest has at least, for when the last one was lost.
+        keyring: The operator's keys through time; by default that key alone.
+        lifetime_s: How long a new manifest is accepted.
 
     Raises:
         LastManifestDamaged: the last manifest of this name cannot be read.
@@ -71,14 +76,16 @@ def publish(
         OSError: it could not be kept.
     """
     entries = tuple(file.entry for file in files)
+    keyring = keyring or Keyring.start(operator)
     last = _last(kept, name)
     version = least_version
     if last is not None:
         if (
             last.manifest.files == entries
             and last.signer == operator.key
+            and last.keyring == keyring
             and last.manifest.version >= least_version
-            and last.manifest.expires - now_s > LIFETIME_S // 2
+            and last.manifest.expires - now_s > lifetime_s // 2
         ):
             return _publication(last, experts_in_layer, operator, renewed=False)
         version = max(version, last.manifest.version + 1)
@@ -86,10 +93,10 @@ def publish(
         name=name,
         version=version,
         issued=now_s - _BACKDATED_S,
-        expires=now_s + LIFETIME_S,
+        expires=now_s + lifetime_s,
         files=entries,
     )
-    signed = sign(manifest, operator)
+    signed = sign(manifest, operator, keyring)
     write_atomically(_place(kept, name), signed.encode())
     return _publication(signed, experts_in_layer, operator, renewed=True)
 

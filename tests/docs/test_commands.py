@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from swarm.trust.identity import Identity
 from tests.conftest import missing
 from tests.e2e.processes import ROOT, environment, running, serving
 
@@ -131,7 +132,7 @@ def test_a_block_does_what_it_says(
         missing("/dev/fuse cannot be opened")
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "Qwen3-30B-A3B").symlink_to(model)
-    (tmp_path / "keys").mkdir()
+    Identity.load_or_create(tmp_path / "keys" / "operator.key")
     programs = tmp_path / "bin"
     programs.mkdir()
     program = programs / "swarm"
