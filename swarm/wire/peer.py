@@ -298,10 +298,8 @@ class Peer:
 
     async def _admit(self, head: Head) -> None:
         """Takes memory for a long payload, or lets it pass by when nobody here wants it."""
-        if head.kind is Kind.REPLY:
-            wanted = self._questions.wants(head)
-        else:
-            wanted = self._answers.objection(head) is None
+        is_reply = head.kind is Kind.REPLY
+        wanted = self._questions.wants(head) if is_reply else self._answers.objection(head) is None
         if not wanted or isinstance(head.message, BadMessage):
             await self._dispatch(head, b"", None)
             await self._handle_all(self._connection.skip())
