@@ -74,6 +74,7 @@ class Replies:
     created_s: int = field(default_factory=lambda: int(time.time()))
     _began_s: float = field(default_factory=time.monotonic)
     _choices: list[_Choice] = field(default_factory=list)
+    _closed: bool = False
 
     def __post_init__(self) -> None:
         self._send, self._receive = trio.open_memory_channel[tuple[int, RunEvent]](1 << 24)
@@ -95,7 +96,8 @@ class Replies:
 
     def _told(self, number: int, event: RunEvent) -> None:
         # The channel holds more events than a context has tokens, so it is never full.
-        self._send.send_nowait((number, event))
+        if not self._closed:
+            self._send.send_nowait((number, event))
 
     async def __aiter__(self) -> AsyncIterator[Piece | Reading]:
         """What the choices tell, as it comes. Raises what broke a run."""
@@ -129,8 +131,11 @@ class Replies:
                 open_choices.discard(number)
                 yield Piece(number, finish=transcript.finish)
 
-    def cancel(self) -> None:
-        """Ends all runs."""
+    def close(self) -> None:
+        """Ends all runs; nothing is told any more."""
+        self._closed = True
+        self._send.close()
+        self._receive.close()
         for choice in self._choices:
             self.scheduler.cancel(choice.run)
 
@@ -244,7 +249,7 @@ class _Cancelling:
         return self._replies
 
     def __exit__(self, *_: object) -> None:
-        self._replies.cancel()
+        self._replies.close()
         self._replies.metrics.done(
             self._replies.model, self._replies.usage.prompt, self._replies.usage.completion
         )
