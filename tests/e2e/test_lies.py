@@ -180,10 +180,13 @@ def test_another_operator_than_the_invite_names_is_refused(
 def test_an_operator_that_changes_is_refused_after_first_use(
     model: Path, client: Client, tmp_path: Path
 ) -> None:
-    port = lasting_port()
-    with hosting(model, tmp_path / "first", port=port) as first:
+    port, now_s = lasting_port(), int(time.time())
+    with hosting(model, tmp_path / "first", port=port, now_s=now_s) as first:
         client.ask("--tracker", first.address)
-    with hosting(model, tmp_path / "second", operator=KeyPair(b"\7" * 32), port=port) as second:
+    other = KeyPair(b"\7" * 32)
+    # Signed in the same second, even the roots are equal: only the signature tells the two apart.
+    with hosting(model, tmp_path / "second", operator=other, port=port, now_s=now_s) as second:
+        assert second.publication.root == first.publication.root
         said = client.refused("--tracker", second.address)
     assert "operator" in said
     assert "refused" in said
