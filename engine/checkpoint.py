@@ -95,7 +95,7 @@ class Checkpoint:
         heads = max(begin, -(-(first + count) // dim)) - begin
         path, offset, nbytes, shape = _part(info, begin * dim, heads * dim)
         data = np.frombuffer(self.source.read(path, offset, nbytes), self.dtype(info.name))
-        turned = data.reshape(heads, dim // 2, 2, -1).swapaxes(1, 2).reshape(shape)
+        turned = data.reshape(heads, dim // 2, 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
         return turned[first - begin * dim :][:count]
 
     def dtype(self, name: str) -> np.dtype[Any]:

@@ -5,6 +5,7 @@ threads at once.
 """
 
 import os
+import re
 import stat
 import threading
 from collections.abc import Iterable, Mapping
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Protocol
 
 from engine.errors import CheckpointError
+
+GGUF_PART = re.compile(r"(.+)-\d{5}-of-(\d{5})\.gguf")  # its model and the number of parts
 
 
 class Source(Protocol):
@@ -36,18 +39,23 @@ class Source(Protocol):
 
 
 class DirectorySource:
-    """A model directory on this machine. Symbolic links are followed (the hub's cache is made of them)."""
+    """A model directory on this machine. Symbolic links are followed (the hub's cache is made of them).
+
+    `directory` may also be a GGUF file: then that file, or all of its parts, is all there is.
+    """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
-        self.directory = Path(directory)
+        given = Path(directory)
+        single = given.suffix == ".gguf" and given.is_file()
+        self.directory = given.parent if single else given
         if not self.directory.is_dir():
             raise CheckpointError(
-                f"{self.directory} is not a directory; give the folder that holds config.json"
+                f"{given} is neither a directory nor a GGUF file; give the folder that holds config.json"
             )
         self._sizes = {
             entry.name: entry.stat().st_size
             for entry in sorted(self.directory.iterdir())
-            if stat.S_ISREG(_mode(entry))
+            if stat.S_ISREG(_mode(entry)) and (not single or _same_model(given.name, entry.name))
         }
         self._descriptors: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -112,6 +120,12 @@ class DirectorySource:
                 descriptor = os.open(self.directory / path, os.O_RDONLY | os.O_CLOEXEC)
                 self._descriptors[path] = descriptor
             return descriptor
+
+
+def _same_model(name: str, other: str) -> bool:
+    """Whether two names are the same, or those of parts of one GGUF file."""
+    first, second = GGUF_PART.fullmatch(name), GGUF_PART.fullmatch(other)
+    return name == other or (first is not None and second is not None and first.groups() == second.groups())
 
 
 def _mode(entry: Path) -> int:

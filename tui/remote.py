@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from engine.checkpoint import read_json
 from engine.engine import Engine
+from engine.gguf import presented
 from engine.source import Source
 from swarm.errors import SwarmError
 from swarm.peers.models import ModelInfo, NothingKeptHere, OpenModel, PeerView, Snapshot
@@ -252,7 +253,7 @@ class SwarmPlace:
 
 def with_facts(view: ModelView, source: Source) -> ModelView:
     """A model with its family, format and experts, from its configuration."""
-    config = read_json(source, "config.json") or {}
+    config = read_json(presented(source), "config.json") or {}
     family, layers, experts = expert_shape(config)
     return replace(view, family=family, format=storage_format(config), layers=layers, experts=experts)
 

@@ -152,7 +152,10 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "qwen3moe": Architecture("qwen3_moe", {**ATTENTION, **HEAD_NORMS, **DENSE, **SPARSE}, (), _qwen3),
     "qwen2moe": Architecture(
-        "qwen2_moe", {**ATTENTION, **DENSE, **SPARSE, **SHARED}, ("expert_shared_feed_forward_length",), _qwen2
+        "qwen2_moe",
+        {**ATTENTION, **DENSE, **SPARSE, **SHARED},
+        ("expert_shared_feed_forward_length",),
+        _qwen2,
     ),
     "llama": Architecture(
         "mixtral", {**ATTENTION, **MIXTRAL}, ("attention.sliding_window",), _mixtral, interleaved=True
@@ -279,7 +282,9 @@ class Tensors:
         turned = self._architecture.interleaved and match["part"] in ("attn_q", "attn_k")
         heads = self._config["num_key_value_heads" if match["part"] == "attn_k" else "num_attention_heads"]
         if turned and tensor.shape[0] != heads * self._config["head_dim"]:
-            raise CheckpointError(f"{path}: {tensor.name} has {tensor.shape[0]} rows, not {heads} whole heads")
+            raise CheckpointError(
+                f"{path}: {tensor.name} has {tensor.shape[0]} rows, not {heads} whole heads"
+            )
         return [_info(f"{prefix}.{name}.{suffix}", path, tensor, heads=heads if turned else 0)]
 
     def _experts(self, name: str, path: str, tensor: Tensor) -> list[TensorInfo]:

@@ -139,7 +139,9 @@ def _place(
     read: "_Bytes", described: Sequence[tuple[str, tuple[int, ...], int, int]], alignment: int
 ) -> tuple[Tensor, ...]:
     """The tensors in the order of their bytes; checks that these neither overlap, nor leave gaps, nor miss."""
-    refused = sorted({OTHER_KINDS.get(kind, f"type {kind}") for _, _, kind, _ in described if kind not in KINDS})
+    refused = sorted(
+        {OTHER_KINDS.get(kind, f"type {kind}") for _, _, kind, _ in described if kind not in KINDS}
+    )
     if refused:
         raise CheckpointError(
             f"{read.path} stores tensors as {', '.join(refused[:8])}, which this engine does not read; it reads "
@@ -152,7 +154,9 @@ def _place(
         for side in shape:
             blocks *= side
         if shape[-1] % kind.values or blocks > read.size * 32 or name in tensors:
-            read.fail(f"describes tensor {name!r} of shape {list(shape)} in {kind.name}, or describes it twice")
+            read.fail(
+                f"describes tensor {name!r} of shape {list(shape)} in {kind.name}, or describes it twice"
+            )
         nbytes = blocks // kind.values * kind.nbytes
         if base + offset != -(-end // alignment) * alignment:
             read.fail(f"places tensor {name!r} where it overlaps another one or leaves a gap")

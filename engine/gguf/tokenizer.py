@@ -34,7 +34,6 @@ O200K = "|".join(
 )
 GPT2 = None  # the pattern that the library's byte-level step has by itself
 PATTERNS: Mapping[str, str | None] = {
-    "default": GPT2,
     "gpt-2": GPT2,
     "gpt-4o": O200K,
     "llama-bpe": LLAMA3,
@@ -93,7 +92,7 @@ def stop_tokens(metadata: Mapping[str, Any]) -> list[int]:
 
 
 def _gpt2(path: str, metadata: Mapping[str, Any], tokens: Sequence[str]) -> LibraryTokenizer:
-    words = Reader(metadata, path).text("tokenizer.ggml.pre", default="default")
+    words = Reader(metadata, path).text("tokenizer.ggml.pre", default="unnamed")
     if words not in PATTERNS:
         raise TokenizerError(
             f"{path} cuts text into words in the way {words[:80]!r}, which is not known "
@@ -133,7 +132,8 @@ def _llama(
             pairs = ((token[:place], token[place:]) for place in range(1, len(token)))
             known = [pair for pair in pairs if pair[0] in vocabulary and pair[1] in vocabulary]
             found += [
-                (-float(scores[ident]), vocabulary[left], vocabulary[right], left, right) for left, right in known
+                (-float(scores[ident]), vocabulary[left], vocabulary[right], left, right)
+                for left, right in known
             ]
     unknown = _special(metadata, tokens, "unknown")
     library = _bpe(

@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 
 import cbor2
 
+from engine.source import DirectorySource
 from swarm.errors import SwarmError
 from swarm.trust.files import write_atomically
 from swarm.trust.manifest import CHUNK_BYTES, Digests, FileEntry
@@ -30,7 +31,8 @@ _SPAN_BYTES = 8 * CHUNK_BYTES
 
 
 class NotADirectory(SwarmError):
-    """{path} is no directory; --model takes the directory that holds config.json and the weights."""
+    """{path} is neither a directory nor a GGUF file; --model takes such a file, or the directory that holds
+    config.json and the weights."""
 
 
 class NothingToServe(SwarmError):
@@ -83,12 +85,22 @@ class HashProgress:
     path: str
 
 
+def folder_of(model: Path) -> Path:
+    """The directory that the paths of a model's files begin at: for a GGUF file the one it lies in."""
+    return model.parent if model.is_file() else model
+
+
 def list_files(directory: Path) -> dict[str, FileState]:
     """The files by relative path ("/" between parts), sorted; links are followed, hidden files left out.
+
+    Of a GGUF file these are itself, or all of its parts.
 
     Raises:
         NotADirectory, NothingToServe, OddFile, BrokenLink, OSError: the directory cannot be served as it is.
     """
+    if directory.is_file() and directory.suffix == ".gguf":
+        with DirectorySource(directory) as source:
+            return {path: FileState.of((source.directory / path).stat()) for path in source.files()}
     if not directory.is_dir():
         raise NotADirectory(path=directory)
     found = dict(sorted(_walk(directory, PurePosixPath())))
@@ -127,7 +139,7 @@ def hash_files(
     """Chunk hashes of all files: those kept where the state is the same, the others by several threads.
 
     Args:
-        directory: The model's directory.
+        directory: The model's directory, or its GGUF file.
         files: What `list_files` gave for it.
         kept: Directory of hashes kept from earlier; new ones are added.
         threads: Readers; as many as there are processors, when None.
@@ -138,6 +150,7 @@ def hash_files(
         ChangedWhileHashing, OSError: a file was written to, or could not be read; nothing was kept for it.
     """
     started_ns = now_ns()
+    directory = folder_of(directory)
     hashes = {path: _recall(kept, directory / path, state) for path, state in files.items()}
     missing = [path for path, known in hashes.items() if known is None]
     total = sum(files[path].size for path in missing)

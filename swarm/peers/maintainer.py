@@ -21,7 +21,7 @@ from typing import Protocol
 import trio
 
 from swarm.errors import SwarmError
-from swarm.peers.inventory import FileState, HashedFile
+from swarm.peers.inventory import FileState, HashedFile, folder_of
 from swarm.wire.holdings import IndexSet
 from swarm.wire.keys import PeerKey
 from swarm.wire.messages.data import CHUNK_BYTES, Chunk, ReadChunk
@@ -66,7 +66,7 @@ class DirectoryChunks:
     """The chunks of a model directory; a file that changed is withdrawn. Reads may run in several threads.
 
     Args:
-        directory: The model's directory.
+        directory: The model's directory, or its GGUF file.
         files: Its files in the manifest's order, as they were hashed.
         on_withdrawn: Told the path of each file that is withdrawn, once, in the thread that noticed.
     """
@@ -77,7 +77,7 @@ class DirectoryChunks:
         files: Iterable[HashedFile],
         on_withdrawn: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._directory = directory
+        self._directory = folder_of(directory)
         self._files = list(files)
         self._first = [0, *accumulate(len(file.entry.chunks) for file in self._files)]
         self._withdrawn: set[str] = set()

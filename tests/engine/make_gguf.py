@@ -1,30 +1,35 @@
 """Makes the reference answers in tests/engine/gguf: what llama.cpp says of the files that `writer` makes.
 
-    python -m tests.engine.make_gguf REFERENCE_FOLDERS
+    python -m tests.engine.make_gguf REFERENCE_FOLDERS [FOLDER …]
 
-Needs llama-cpp-python, which the tests do not. A file FOLDER.npz has, for each format, the logits of llama.cpp at
-`positions` of the folder's prompt (keys and values in f32, as here with native weights) and, where the folder has a
-tokenizer, the ids that llama.cpp makes of `texts`.
+Needs llama-cpp-python and gguf, which the tests do not. A file FOLDER.npz has, for each format, the logits of
+llama.cpp at `positions` of the folder's prompt; words.npz the ids that it makes of `TEXTS` with each way to cut words.
+llama.cpp rounds activations when weights are blocks; to have the answers of the weights alone, the tensors are decoded
+by the package gguf first and given to it in f32, with keys and values in f32 too.
 """
 
 import ctypes
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import gguf
 import llama_cpp
 import numpy as np
 from safetensors.numpy import load_file
 
-from engine.arrays import F32
-from tests.engine.gguf.writer import write_folder
+from engine.arrays import F32, Array
+from engine.gguf.tokenizer import PATTERNS
+from tests.engine.gguf.writer import config_of, gguf_bytes, metadata_of, write_folder
 
 HERE = Path(__file__).parent / "gguf"
 FORMATS = ("F32", "F16", "Q8_0", "Q4_0")
-WORDS = {"olmoe": "gpt-2", "qwen3_moe": "qwen2"}
 FOLDERS = ("olmoe", "qwen3_moe", "qwen3_moe-yarn", "qwen2_moe", "mixtral", "gpt_oss-mxfp4")
 POSITIONS = 5
-CHANGES = {"gpt_oss-mxfp4": {"swiglu_limit": 7.0, "sliding_window": 8}}
+# llama.cpp rounds the bounds of yarn's ramp, which gpt-oss is trained without: so none here.
+CHANGES: dict[str, dict[str, Any]] = {"gpt_oss-mxfp4": {"sliding_window": 8, "rope_scaling": None}}
 TEXTS = (
     "Hello, world! It's 1234567 o'clock; we'LL see.",
     "  Two  spaces,\ta tab\n\n and lines \r\n  ",
@@ -73,23 +78,45 @@ class Llama:
         return list(room[:count])
 
 
-def main(oracle: Path) -> None:
-    """Writes all the files."""
-    for name in FOLDERS:
+def decoded(folder: Path, kind: str, path: Path) -> None:
+    """Writes the folder in a format, and then again with every tensor decoded to f32."""
+    changes = CHANGES.get(folder.name, {})
+    write_folder(folder, kind, path, **changes)
+    tensors = {}
+    for tensor in gguf.GGUFReader(path).tensors:
+        values = gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+        tensors[tensor.name] = ("F32", values.shape, values.tobytes())
+    path.write_bytes(gguf_bytes(metadata_of(config_of(folder, changes)), tensors))
+
+
+def words(folder: Path) -> None:
+    """Writes words.npz, with the vocabulary of one folder."""
+    arrays: dict[str, Array] = {}
+    for name in PATTERNS:
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "model.gguf"
+            write_folder(folder, "F16", path, name)
+            model = Llama(path)
+            for number, text in enumerate(TEXTS):
+                arrays[f"{name}.{number}"] = np.array(model.ids(text), np.int32)
+    np.savez_compressed(HERE / "words.npz", **arrays)  # type: ignore[arg-type]
+
+
+def main(oracle: Path, names: Sequence[str]) -> None:
+    """Writes the files."""
+    words(oracle / "qwen3_moe")
+    for name in names:
         prompt = load_file(oracle / name / "golden.safetensors")["prompt"].tolist()
         positions = np.linspace(0, len(prompt) - 1, POSITIONS).round().astype(np.int32)
-        arrays = {"prompt": np.array(prompt, np.int32), "positions": positions}
-        for kind in FORMATS if name in WORDS else ("F32", "Q8_0"):
+        arrays: dict[str, Array] = {"prompt": np.array(prompt, np.int32), "positions": positions}
+        for kind in FORMATS if name in ("olmoe", "qwen3_moe") else ("F32", "Q8_0"):
             with tempfile.TemporaryDirectory() as directory:
                 path = Path(directory) / "model.gguf"
-                write_folder(oracle / name, kind, path, WORDS.get(name), **CHANGES.get(name, {}))
+                decoded(oracle / name, kind, path)
                 model = Llama(path)
                 arrays[f"logits.{kind}"] = model.logits(prompt)[positions]
-                if name in WORDS:
-                    for number, text in enumerate(TEXTS):
-                        arrays[f"ids.{number}"] = np.array(model.ids(text), np.int32)
         np.savez_compressed(HERE / f"{name}.npz", **arrays)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:] or FOLDERS)

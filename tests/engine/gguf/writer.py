@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.arrays import F32, Array
+from engine.arrays import F32
 from engine.checkpoint import Checkpoint
 from engine.formats import Groups, f32_to_bf16, round_q4, round_q8
 from engine.gguf.architectures import ARCHITECTURES, WHOLE
@@ -52,7 +52,9 @@ def typed(value: Any) -> bytes:
             return struct.pack("<IIQ", ARRAY, 5, len(values)) + values.tobytes()
 
 
-def gguf_bytes(metadata: Mapping[str, Any], tensors: Mapping[str, tuple[str, tuple[int, ...], bytes]]) -> bytes:
+def gguf_bytes(
+    metadata: Mapping[str, Any], tensors: Mapping[str, tuple[str, tuple[int, ...], bytes]]
+) -> bytes:
     """A whole file: tensors are (format, shape outermost first, content)."""
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata))
     head += b"".join(text(key) + typed(value) for key, value in metadata.items())
@@ -196,20 +198,26 @@ def tensors_of(folder: Path, kind: str) -> dict[str, tuple[str, tuple[int, ...],
             size = (layout.intermediate, layout.hidden)[:: -1 if part == "down" else 1]
             stored = [shelf.matrix(getattr(ref, part), *size) for ref in refs]
             place = f"blk.{layer}.ffn_{part}_exps"
-            if stored[0].stored_as() is not None and stored[0].stored_as()[0] == "mxfp4":
-                content = b"".join(_blocks(matrix.groups()) for matrix in stored)
+            groups = [matrix.groups() for matrix in stored]
+            if groups[0] is not None and groups[0].kind == "mxfp4":
+                content = b"".join(_blocks(group) for group in groups if group is not None)
                 found[f"{place}.weight"] = ("MXFP4", (len(stored), *size), content)
             else:
                 found[f"{place}.weight"] = encoded(np.stack([matrix.f32() for matrix in stored]), kind)
             biases = [getattr(ref, f"{part}_bias") for ref in refs]
             if biases[0] is not None:
-                values: Array = np.stack([shelf.vector(bias, size[0]) for bias in biases])
-                found[f"{place}.bias"] = encoded(values, "F32")
+                vectors = np.stack([shelf.vector(bias, size[0]) for bias in biases])
+                found[f"{place}.bias"] = encoded(vectors, "F32")
     return found
+
+
+def config_of(folder: Path, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A folder's configuration with changes."""
+    return {**json.loads((folder / "config.json").read_text()), **changes}
 
 
 def write_folder(folder: Path, kind: str, path: Path, pre: str | None = None, **changes: Any) -> None:
     """A reference folder as a GGUF file; `pre`: with its tokenizer. `changes` replace parts of the configuration."""
-    config = {**json.loads((folder / "config.json").read_text()), **changes}
+    config = config_of(folder, changes)
     tokenizer = None if pre is None else tokenizer_of(folder, pre)
     path.write_bytes(gguf_bytes(metadata_of(config, tokenizer), tensors_of(folder, kind)))
