@@ -7,6 +7,7 @@ Leaving the block, in whatever way, frees the slots at once.
 """
 
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -75,6 +76,8 @@ class Replies:
     _began_s: float = field(default_factory=time.monotonic)
     _choices: list[_Choice] = field(default_factory=list)
     _closed: bool = False
+    _open_choices: set[int] = field(default_factory=set)
+    _pending: deque[Piece | Reading] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         self._send, self._receive = trio.open_memory_channel[tuple[int, RunEvent]](1 << 24)
@@ -99,37 +102,44 @@ class Replies:
         if not self._closed:
             self._send.send_nowait((number, event))
 
-    async def __aiter__(self) -> AsyncIterator[Piece | Reading]:
-        """What the choices tell, as it comes. Raises what broke a run."""
-        open_choices = set(range(len(self._choices)))
-        while open_choices:
+    def __aiter__(self) -> "Replies":
+        """What the choices tell, as it comes. Not a generator: leaving in the middle leaves nothing to close."""
+        self._open_choices = set(range(len(self._choices)))
+        return self
+
+    async def __anext__(self) -> Piece | Reading:
+        """The next that is told. Raises what broke a run."""
+        while not self._pending:
+            if not self._open_choices:
+                raise StopAsyncIteration
             number, event = await self._receive.receive()
-            transcript = self._choices[number].transcript
-            if number not in open_choices:
-                continue
-            match event:
-                case Advanced(done, total):
-                    yield Reading(done, total)
-                    continue
-                case Broken(error):
-                    raise error
-                case Grown():
-                    if not self.usage.completion:
-                        self.metrics.first_token(time.monotonic() - self._began_s)
-                    self.usage.completion += 1
-                    deltas = transcript.push(event)
-                case Ended():
-                    self.usage.cached += event.stats.cached_tokens
-                    deltas = transcript.end(event)
-            thinking = False
-            for delta in deltas:
-                thinking = thinking or bool(delta.thought)
-                yield Piece(number, delta)
-            self.usage.reasoning += isinstance(event, Grown) and thinking
-            if transcript.finish is not None:
-                self.scheduler.cancel(self._choices[number].run)
-                open_choices.discard(number)
-                yield Piece(number, finish=transcript.finish)
+            if number in self._open_choices:
+                self._take(number, event)
+        return self._pending.popleft()
+
+    def _take(self, number: int, event: RunEvent) -> None:
+        """What one event of a run is to the client, appended to what is pending."""
+        transcript = self._choices[number].transcript
+        match event:
+            case Advanced(done, total):
+                self._pending.append(Reading(done, total))
+                return
+            case Broken(error):
+                raise error
+            case Grown():
+                if not self.usage.completion:
+                    self.metrics.first_token(time.monotonic() - self._began_s)
+                self.usage.completion += 1
+                deltas = list(transcript.push(event))
+            case Ended():
+                self.usage.cached += event.stats.cached_tokens
+                deltas = list(transcript.end(event))
+        self._pending.extend(Piece(number, delta) for delta in deltas)
+        self.usage.reasoning += isinstance(event, Grown) and any(delta.thought for delta in deltas)
+        if transcript.finish is not None:
+            self.scheduler.cancel(self._choices[number].run)
+            self._open_choices.discard(number)
+            self._pending.append(Piece(number, finish=transcript.finish))
 
     def close(self) -> None:
         """Ends all runs; nothing is told any more."""
