@@ -50,7 +50,7 @@ class DirectorySource:
         self.directory = given.parent if single else given
         if not self.directory.is_dir():
             raise CheckpointError(
-                f"{given} is neither a directory nor a GGUF file; give the folder that holds config.json"
+                f"{given} is not a directory, nor a GGUF file; give the folder that holds config.json"
             )
         self._sizes = {
             entry.name: entry.stat().st_size

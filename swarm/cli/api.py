@@ -22,7 +22,7 @@ FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     type=DIRECTORY,
     multiple=True,
     metavar="DIR",
-    help="A model directory here, needs no network; may be given several times.",
+    help="A model directory or GGUF file here, needs no network; may be given several times.",
 )
 @click.option("--offline", is_flag=True, help="Use what was fetched before, and no network.")
 @click.option(

@@ -14,7 +14,7 @@ from swarm.cli.options import DIRECTORY, parse_target, sampling_options, swarm_o
 
 @click.command("chat", short_help="Chat with a model of a swarm, or with a local one.")
 @swarm_options
-@click.option("--local", type=DIRECTORY, metavar="DIR", help="A model directory here; needs no network.")
+@click.option("--local", type=DIRECTORY, metavar="DIR", help="A model directory or GGUF file here; needs no network.")
 @click.option("--model", metavar="NAME", help="Which model, where the swarm has several.")
 @click.option("--offline", is_flag=True, help="Use what was fetched before, and no network.")
 @click.option("--system", metavar="TEXT", help="System prompt.")

@@ -22,7 +22,7 @@ MAX_IDS_BYTES = 64 << 20
 
 @click.command("logits", short_help="Write a model's logits for given token ids.")
 @swarm_options
-@click.option("--local", type=DIRECTORY, metavar="DIR", help="A model directory here; needs no network.")
+@click.option("--local", type=DIRECTORY, metavar="DIR", help="A model directory or GGUF file here; needs no network.")
 @click.option("--model", metavar="NAME", help="Which model, where the swarm has several.")
 @click.option("--offline", is_flag=True, help="Use what is on this machine, without any network.")
 @click.option(

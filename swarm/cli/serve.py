@@ -16,7 +16,12 @@ INTERRUPTED = 130
 
 @click.command("serve", short_help="Serve a model directory to a swarm.")
 @click.option(
-    "--model", "directory", required=True, type=DIRECTORY, metavar="DIR", help="A Hugging Face model."
+    "--model",
+    "directory",
+    required=True,
+    type=DIRECTORY,
+    metavar="DIR",
+    help="A Hugging Face model's directory, or a GGUF file.",
 )
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=7300, show_default=True, help="0: any free one."
