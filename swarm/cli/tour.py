@@ -170,7 +170,7 @@ class Tour:
         chat.tell(QUESTION)
         answer, pieces = "", 0
         while True:
-            event = chat.event("text", "notice", "finished", "failed", "error")
+            event = chat.event("text", "notice", "finished", "failed")
             match event["event"]:
                 case "text":
                     answer += event["text"]
@@ -182,7 +182,7 @@ class Tour:
                 case "finished":
                     break
                 case _:
-                    raise NoAnswer(part="chat", reason=event.get("message") or event.get("text"))
+                    raise NoAnswer(part="chat", reason=event["message"])
         if shown:
             print(f"   > {QUESTION}\n   {clean_text(answer)}", flush=True)
         if answer.strip() != self._expected.strip():
