@@ -26,7 +26,8 @@ def arena(slots: int, slot_bytes: int) -> U8:
     """uint8 [slots, slot_bytes], page aligned. Memory is taken page by page as it is written, in huge pages
     if possible."""
     count = max(slots * slot_bytes, 1)
-    block = mmap.mmap(-1, count)
+    # Private: the system gives huge pages to shared memory only where it was told to.
+    block = mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if count >= LARGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without them
             block.madvise(mmap.MADV_HUGEPAGE)
