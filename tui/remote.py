@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 
 from engine.checkpoint import read_json
@@ -105,9 +105,7 @@ class SwarmPlace:
         with self._telling(emit):
             view = with_facts(self._view(opened.info), opened.source)
             engine = Engine.open(opened.source, engine_options(self._options))
-        rules = Rules.parse(
-            self._options.hedge, self._options.audit, self._options.expert_ram_bytes is not None
-        )
+        rules = _rules(self._options)
         remote: RemoteExperts = network.call(session.experts, opened, engine.bank, rules)
         engine.experts = remote
         self._donors = Donors(remote, self._numbers)
@@ -207,7 +205,7 @@ class SwarmPlace:
             options = replace(options, hedge=value.lower().removesuffix("ms").strip())
         else:
             options = replace(options, audit=parse_share(value))
-        rules = Rules.parse(options.hedge, options.audit, options.expert_ram_bytes is not None)
+        rules = _rules(options)
         self._options = options
         if self._donors:
             self._donors.experts.rules = rules
@@ -223,9 +221,12 @@ class SwarmPlace:
         self._left.set()
         self._traced.close()
         self._lending.close()
-        network, self._network, self._session = self._network, None, None
+        network, session, self._network, self._session = self._network, self._session, None, None
         self._link = "offline"
         if network is not None:
+            if session is not None and self._donors is not None:
+                with suppress(NetworkClosed, SwarmError):  # whoever is gone needs no goodbye
+                    network.call(session.finish, self._donors.experts)
             network.close()
 
     def is_away(self, error: BaseException) -> bool:
@@ -249,6 +250,11 @@ class SwarmPlace:
             missing=missing,
             open=current,
         )
+
+
+def _rules(options: Options) -> Rules:
+    """How donors are asked, as the user wants it; what they computed is kept as bytes, to go on without them."""
+    return Rules.parse(options.hedge, options.audit, options.expert_ram_bytes is not None, fetch=True)
 
 
 def with_facts(view: ModelView, source: Source) -> ModelView:

@@ -123,7 +123,7 @@ def command(
             _serve(library, settings, as_json)
         return
     with joined(target, token, offline=offline) as (network, session):
-        asking = Asking(AskingRules.parse(hedge, audit), weights, expert_ram, not offline)  # type: ignore[arg-type]
+        asking = Asking(AskingRules.parse(hedge, audit, fetch=True), weights, expert_ram, not offline)  # type: ignore[arg-type]
         _serve(JoinedSwarm(network, session, asking), settings, as_json)
 
 

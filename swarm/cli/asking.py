@@ -101,7 +101,7 @@ class Asking:
         from swarm.peers.trace import tracing
 
         remote = network.call(
-            session.experts, found, engine.bank, Rules.parse(self.hedge, self.audit, self.keep)
+            session.experts, found, engine.bank, Rules.parse(self.hedge, self.audit, self.keep, fetch=True)
         )
         with tracing(remote, self.trace):
             try:

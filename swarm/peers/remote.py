@@ -40,18 +40,21 @@ class Rules:
     """Share of answers that are checked."""
     keep: bool = False
     """Whether experts that are asked for often may be kept and run here."""
+    fetch: bool = False
+    """Whether the bytes of experts that were asked for are fetched behind the reply, so that the same can be
+    answered again when nobody is there."""
 
     @classmethod
-    def parse(cls, hedge: str, audit: float, keep: bool = False) -> "Rules":
+    def parse(cls, hedge: str, audit: float, keep: bool = False, fetch: bool = False) -> "Rules":
         """From what a user types: auto, off, or milliseconds. ValueError."""
         if hedge == "auto":
-            return cls(None, audit, keep)
+            return cls(None, audit, keep, fetch)
         if hedge == "off":
-            return cls(math.inf, audit, keep)
+            return cls(math.inf, audit, keep, fetch)
         after_ms = float(hedge)
         if not 0 <= after_ms < 1e6:
             raise ValueError(f"{hedge} ms is no time to hedge after")
-        return cls(after_ms / 1000, audit, keep)
+        return cls(after_ms / 1000, audit, keep, fetch)
 
 
 @dataclass(slots=True)
@@ -107,6 +110,8 @@ class RemoteExperts:
         self._rules = rules
         self._told_convictions = 0
         self._keeper = Keeper(bank)
+        per_layer = bank.layout.experts_per_layer
+        self._fetched = {layer: np.zeros(per_layer, np.bool_) for layer in bank.layout.layers}
 
     @property
     def rules(self) -> Rules:
@@ -152,9 +157,19 @@ class RemoteExperts:
         if mine is not None:
             self._keeper.took(count, kept > 0, took_s)
         self.stats.add(len(work), tale, wait_s)
+        if self._rules.fetch:
+            self._fetch(layer, expert)
         if self.tell is not None:
             self.tell(layer, count, kept, 1000 * took_s, tale)
         return combine(outputs, weights)
+
+    def _fetch(self, layer: int, expert: I32) -> None:
+        """Has the bytes of experts that were not asked for before fetched when there is nothing more urgent."""
+        fetched = self._fetched[layer]
+        fresh = np.unique(expert[(expert >= 0) & ~fetched[expert]])
+        if len(fresh):
+            fetched[fresh] = True
+            self.bank.reader.announce([(layer, number) for number in fresh.tolist()])
 
     def _ask(self, form: Form, work: Work, mine: Array | None) -> tuple[ExpertRows, Tale, float]:
         """Asks donors; runs the pairs in `mine`, bool [P], here meanwhile."""

@@ -57,6 +57,7 @@ from swarm.wire.race import plain_errors
 from swarm.wire.rpc import ConnectionLost, Unreachable
 
 FINISH_S = 10.0
+STALLED_S = 2.0  # without a further byte, what was to be kept is given up
 _AWAY = (Unreachable, ConnectionLost, TrackerSilent, NotTriedAgain)
 """How a tracker looks that is not there; anything else it does is refused instead of worked around."""
 
@@ -165,11 +166,14 @@ class Session:
         return RemoteExperts(pool, bank, rules, self._convicted)
 
     async def finish(self, experts: RemoteExperts) -> None:
-        """Makes the audits that are pending, and tells the tracker of what they find; not for ever."""
+        """Makes the audits that are pending, tells the tracker of what they find, and fetches what was to be kept;
+        not for ever."""
         with trio.move_on_after(FINISH_S):
             await experts.auditor.finish()
             while self._reporting:
                 await self._reported.wait()
+            if experts.rules.fetch and self._current is not None:
+                await _settled(self._current.mirror)
 
     def _convicted(self, conviction: Conviction) -> None:
         """Keeps the proof against a donor and tells the tracker, which verifies it itself."""
@@ -334,6 +338,17 @@ async def join(
             nursery.cancel_scope.cancel()
     finally:
         await trio.to_thread.run_sync(store.close)
+
+
+async def _settled(mirror: Mirror) -> None:
+    """Returns when all that is asked for ahead is here, or nothing more comes."""
+    verified, since_s = -1, trio.current_time()
+    while (now := mirror.progress).verified_bytes < now.wanted_bytes:
+        if now.verified_bytes > verified:
+            verified, since_s = now.verified_bytes, trio.current_time()
+        elif trio.current_time() - since_s > STALLED_S:
+            return
+        await trio.sleep(0.02)
 
 
 def _listed(summary: ModelSummary, kept: Remembered | None) -> ModelInfo:
