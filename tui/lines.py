@@ -228,6 +228,8 @@ class Lines:
                     reply.take(event)
                 case Finished():
                     stats = event.stats
+                case Failed() if not (self._prompt or reply.text or reply.reasoning):
+                    self.controller.conversation.take_back()  # nobody is there to edit it; the next one stands alone
                 case _:
                     pass
         if reply.text and not self.options.json:

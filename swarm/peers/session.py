@@ -233,6 +233,9 @@ class Session:
         if not models:
             raise NoModels(address=address)
         if name is None and len(models) > 1:
+            served = tuple(model for model in models if model.holders)  # others are only remembered
+            models = served if len(served) == 1 else models
+        if name is None and len(models) > 1:
             raise SeveralModels(address=address, known=known)
         for model in models:
             if name in (None, model.name):
