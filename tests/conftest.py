@@ -1,9 +1,14 @@
 """What every test shares: the reference folders, an empty home, and skips that CI turns into failures."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
+
+# Where the shell started us in the background, Ctrl-C is ignored by us and by all that we start; tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED = Path(os.environ.get("SWARM_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 
