@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from swarm.cli.frame import run
-from tests.e2e.processes import Served, serving, swarm
+from tests.e2e.processes import ROOT, Served, serving, swarm
 from tests.e2e.tap import tapped
 
 FOLDERS = ["olmoe", "qwen3_moe"]
@@ -78,6 +78,18 @@ def test_a_chat_says_the_same_locally_over_the_swarm_and_when_the_server_is_gone
     assert offline.stdout == local.stdout
     assert "Offline" in offline.stderr
     assert "version 1" in offline.stderr
+
+
+def test_what_the_server_ran_can_be_asked_again_when_it_is_gone(tmp_path: Path) -> None:
+    folder, client = ROOT / "swarm" / "demo" / "model", tmp_path / "client"  # of several chunks
+    with serving(tmp_path / "server", folder) as served:
+        served.running.event("executing")
+        online = swarm(client, "chat", served.invite, *GREEDY, stdin="What is a tracker?\n")
+        assert served.running.stop() == 0
+    offline = swarm(client, "chat", served.invite, *GREEDY, stdin="What is a tracker?\n")
+    assert online.returncode == offline.returncode == 0, offline.stderr
+    assert "tracker" in online.stdout
+    assert offline.stdout == online.stdout
 
 
 def test_a_client_that_was_never_online_says_that_nothing_is_there(oracle: Path, tmp_path: Path) -> None:
