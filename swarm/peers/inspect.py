@@ -6,6 +6,9 @@ from pathlib import Path
 from engine.checkpoint import Checkpoint
 from engine.models import family_of
 from engine.source import DirectorySource
+from engine.template import ChatTemplate
+from engine.tokenizer import Tokenizer
+from engine.weights import byte_ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +25,28 @@ class ModelFacts:
 
 
 def inspect(directory: Path) -> ModelFacts:
-    """Reads config.json and every header, not the weights.
+    """Reads config.json, every header, the tokenizer and the template, but not the weights.
 
     Raises:
         EngineError: something is missing, cut short, hostile, or of a family that the engine does not know.
         OSError: a file cannot be read.
     """
     with DirectorySource(directory) as source:
-        return facts_of(Checkpoint.open(source))
+        checkpoint = Checkpoint.open(source)
+        facts = facts_of(checkpoint)
+        _look_for_experts(checkpoint)
+        tokenizer = Tokenizer.open(checkpoint.source)
+        if tokenizer is not None:
+            ChatTemplate.open(checkpoint.source, tokenizer)
+        return facts
+
+
+def _look_for_experts(checkpoint: Checkpoint) -> None:
+    """CheckpointError, naming the tensor, when an expert that config.json speaks of is not there."""
+    family = family_of(checkpoint.config)
+    layout = family.experts(family.parse(checkpoint.config)).stored_in(checkpoint)
+    for layer, expert in layout.all():
+        byte_ranges(checkpoint, list(layout.refs(layer, expert)))
 
 
 def facts_of(checkpoint: Checkpoint) -> ModelFacts:

@@ -1,0 +1,38 @@
+"""What is wrong with a model directory is said before anybody is told of it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from engine.errors import CheckpointError, TokenizerError
+from swarm.peers.inspect import inspect
+
+
+@pytest.fixture
+def folder(oracle: Path, tmp_path: Path) -> Path:
+    """A checkpoint that may be damaged."""
+    return shutil.copytree(oracle / "qwen3_moe", tmp_path / "model")
+
+
+def test_a_whole_directory_passes(folder: Path) -> None:
+    facts = inspect(folder)
+    assert facts.family == "Qwen3-MoE"
+    assert sum(facts.experts_in_layer) > 0
+
+
+def test_experts_that_only_the_configuration_knows_are_named(folder: Path) -> None:
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    count = config["num_hidden_layers"]
+    path.write_text(json.dumps({**config, "num_hidden_layers": count + 1}))
+    with pytest.raises(CheckpointError, match=rf"model\.layers\.{count}\.mlp\.experts\.0"):
+        inspect(folder)
+
+
+@pytest.mark.parametrize("content", ["{}", "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"])
+def test_a_tokenizer_that_cannot_be_used_is_named(folder: Path, content: str) -> None:
+    (folder / "tokenizer.json").write_text(content)
+    with pytest.raises((TokenizerError, CheckpointError), match=r"tokenizer\.json"):
+        inspect(folder)
