@@ -95,7 +95,7 @@ async def test_a_reader_that_gives_up_does_not_end_the_flight(
     assert giver.asked == 1
 
 
-async def test_equals_share_the_load_and_the_nearest_takes_most(autojump_clock: MockClock) -> None:
+async def test_equals_share_the_load_and_the_nearest_takes_most(clock: MockClock) -> None:
     model = make_model({"weights": 600 * CHUNK})
     tree = small_tree(model)
 
