@@ -40,7 +40,6 @@ def command(
     import time
 
     from engine.bench import read_speed
-
     from engine.engine import Engine, Options
     from engine.kernels import set_threads
     from engine.speed import DECODED, Figure, Subject, active_bytes, peak_bytes

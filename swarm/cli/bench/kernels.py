@@ -9,7 +9,6 @@ import click
 def command(threads: int | None, as_json: bool) -> None:
     """Measure each format with one row from memory and with many rows, beside a plain read of memory."""
     from engine.bench import kernel_speeds
-
     from engine.kernels import set_threads
     from swarm.cli.output import emit_json, table
 
