@@ -34,25 +34,18 @@ def inspect(directory: Path) -> ModelFacts:
     with DirectorySource(directory) as source:
         checkpoint = Checkpoint.open(source)
         facts = facts_of(checkpoint)
-        _look_for_experts(checkpoint)
         tokenizer = Tokenizer.open(checkpoint.source)
         if tokenizer is not None:
             ChatTemplate.open(checkpoint.source, tokenizer)
         return facts
 
 
-def _look_for_experts(checkpoint: Checkpoint) -> None:
-    """CheckpointError, naming the tensor, when an expert that config.json speaks of is not there."""
+def facts_of(checkpoint: Checkpoint) -> ModelFacts:
+    """The facts of an open checkpoint. EngineError, naming the tensor, when an expert is not there."""
     family = family_of(checkpoint.config)
     layout = family.experts(family.parse(checkpoint.config)).stored_in(checkpoint)
     for layer, expert in layout.all():
         byte_ranges(checkpoint, list(layout.refs(layer, expert)))
-
-
-def facts_of(checkpoint: Checkpoint) -> ModelFacts:
-    """The facts of an open checkpoint. Raises EngineError."""
-    family = family_of(checkpoint.config)
-    layout = family.experts(family.parse(checkpoint.config))
     counts = [0] * (max(layout.layers, default=-1) + 1)
     for layer in layout.layers:
         counts[layer] = layout.experts_per_layer

@@ -12,7 +12,9 @@ from mirror.source import MirrorSource
 from swarm.errors import SwarmError
 from swarm.peers.replicas import SwarmReplicas
 from swarm.trust.manifest import Manifest, SignedManifest
+from swarm.trust.memory import Remembered
 from swarm.wire.keys import PeerKey
+from swarm.wire.messages.tracker import ModelSummary
 
 SPEED_OVER_S = 3.0
 TELL_EVERY_S = 0.25
@@ -162,3 +164,34 @@ class Speed:
             self._seen.popleft()
         start, first = self._seen[0]
         return (count - first) / (now - start) if now > start else 0.0
+
+
+def listed(summary: ModelSummary, kept: Remembered | None) -> ModelInfo:
+    """A model as the tracker lists it; when it was signed, if this version was accepted here."""
+    same = kept is not None and kept.manifest.root == summary.root
+    return ModelInfo(
+        name=summary.name,
+        version=summary.version,
+        root=summary.root,
+        operator=summary.operator,
+        size_bytes=summary.model_bytes,
+        chunks=summary.chunks,
+        holders=summary.holders,
+        covered_chunks=summary.covered_chunks,
+        experts=summary.experts,
+        issued_s=kept.manifest.issued if kept is not None and same else None,
+    )
+
+
+def kept_info(kept: Remembered) -> ModelInfo:
+    """A model as it was accepted here."""
+    manifest = kept.manifest
+    return ModelInfo(
+        name=manifest.name,
+        version=manifest.version,
+        root=manifest.root,
+        operator=kept.signed.keyring.latest,
+        size_bytes=manifest.total_bytes,
+        chunks=sum(len(entry.chunks) for entry in manifest.files),
+        issued_s=manifest.issued,
+    )

@@ -40,6 +40,8 @@ from swarm.peers.models import (
     Snapshot,
     Speed,
     WrongManifest,
+    kept_info,
+    listed,
 )
 from swarm.peers.pool import Pool
 from swarm.peers.proof import Proof
@@ -52,7 +54,7 @@ from swarm.trust.files import write_atomically
 from swarm.trust.identity import Identity
 from swarm.trust.manifest import parse_signed
 from swarm.trust.memory import Memory, Remembered
-from swarm.wire.messages.tracker import LiarJudged, ModelSummary, ReportLiar
+from swarm.wire.messages.tracker import LiarJudged, ReportLiar
 from swarm.wire.race import plain_errors
 from swarm.wire.rpc import ConnectionLost, Unreachable
 
@@ -127,12 +129,12 @@ class Session:
         kept = await self._kept()
         if self.online:
             try:
-                listed = await self.tracker.models()
+                summaries = await self.tracker.models()
             except _AWAY as error:
                 self._went_offline(error)
             else:
-                return tuple(_listed(summary, kept.get(summary.name)) for summary in listed)
-        return tuple(_kept_info(kept[name]) for name in sorted(kept))
+                return tuple(listed(summary, kept.get(summary.name)) for summary in summaries)
+        return tuple(kept_info(kept[name]) for name in sorted(kept))
 
     async def open_model(self, name: str | None = None) -> OpenModel:
         """Opens a model; the only one, when no name is given. It stays open for as long as the session.
@@ -352,35 +354,6 @@ async def _settled(mirror: Mirror) -> None:
         elif trio.current_time() - since_s > STALLED_S:
             return
         await trio.sleep(0.02)
-
-
-def _listed(summary: ModelSummary, kept: Remembered | None) -> ModelInfo:
-    same = kept is not None and kept.manifest.root == summary.root
-    return ModelInfo(
-        name=summary.name,
-        version=summary.version,
-        root=summary.root,
-        operator=summary.operator,
-        size_bytes=summary.model_bytes,
-        chunks=summary.chunks,
-        holders=summary.holders,
-        covered_chunks=summary.covered_chunks,
-        experts=summary.experts,
-        issued_s=kept.manifest.issued if kept is not None and same else None,
-    )
-
-
-def _kept_info(kept: Remembered) -> ModelInfo:
-    manifest = kept.manifest
-    return ModelInfo(
-        name=manifest.name,
-        version=manifest.version,
-        root=manifest.root,
-        operator=kept.signed.keyring.latest,
-        size_bytes=manifest.total_bytes,
-        chunks=sum(len(entry.chunks) for entry in manifest.files),
-        issued_s=manifest.issued,
-    )
 
 
 def _age_notice(kept: Remembered, problem: str) -> str:
