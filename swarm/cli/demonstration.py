@@ -11,7 +11,7 @@ from pathlib import Path
 from swarm.cli.output import say
 from swarm.demo.machines import Machine, environment, machine
 
-QUESTION = "What is Swarm?"
+QUESTION = "What is a tracker?"
 GENERATED_TOKENS = 40
 RAM = "200MB"
 DISK = "100MB"

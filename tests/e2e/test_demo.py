@@ -32,7 +32,7 @@ def test_the_tour_keeps_its_promises(tmp_path: Path) -> None:
     shown = demo(tmp_path)
     assert shown.returncode == 0, shown.stdout + shown.stderr
     lines = shown.stdout.splitlines()
-    answers = [lines[at + 1] for at, line in enumerate(lines) if line.strip() == "> What is Swarm?"]
+    answers = [lines[at + 1] for at, line in enumerate(lines) if line.strip() == "> What is a tracker?"]
     assert len(answers) == STEPS
     assert len(set(answers)) == 1
     assert answers[0].strip()
