@@ -5,8 +5,9 @@ donor can know. Where two answers differ, the experts' signed bytes decide: the 
 whoever gave another answer is named, banned, and reported to the tracker with the proof. A part of the
 audits is recomputed here even when a second donor agrees, for donors may collude.
 
-Recomputing needs the experts' bytes. Where they are in memory, the answer waits for the check. Else the
-check is made in the background, and never skipped: when too many wait, answers wait with them.
+Recomputing needs the experts' bytes. Where they are in memory, or every answer is to be audited, the answer
+waits for the check. Else a second donor is asked meanwhile if there is one, and the check is made in the
+background, and never skipped: when too many wait, answers wait with them.
 """
 
 import random
@@ -97,14 +98,18 @@ class Auditor:
     async def check(self, answer: Answer, ask: Callable[[Remote], Awaitable[Answer | None]]) -> ExpertRows:
         """The outputs to use for an answer that was drawn; `ask` puts the same call to another donor."""
         self.audits.drawn += 1
-        others = [] if self._luck.random() < LOCAL_SHARE else self._others(answer)
+        here = self._luck.random() < LOCAL_SHARE
+        at_once = self.share >= 1 or self._recompute.ready(answer.work)
+        others = [] if here and at_once else self._others(answer)
         other = await ask(self._luck.choice(others)) if others else None
-        if other is not None and other.reply == answer.reply:
+        if other is not None and other.reply != answer.reply:
+            return await self._settle([answer, other], used=False)
+        if other is not None and not here:
             self.audits.agreed += 1
-            return answer.outputs
-        if other is not None or self._recompute.ready(answer.work):
-            return await self._settle([answer] if other is None else [answer, other], used=False)
-        await self._later(answer)
+        elif at_once:
+            return await self._settle([answer], used=False)
+        else:
+            await self._later(answer)
         return answer.outputs
 
     async def compare(self, answer: Answer, used: ExpertRows) -> None:

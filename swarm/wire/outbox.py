@@ -85,9 +85,14 @@ class Outbox:
             self._start()
         return piece
 
+    @property
+    def has_room(self) -> bool:
+        """Whether not too much waits to leave."""
+        return self._drained.is_set()
+
     async def wait_room(self) -> None:
         """Waits until not too much waits to leave; returns at once (without a checkpoint) if so."""
-        while not self._drained.is_set():
+        while not self.has_room:
             await self._drained.wait()
 
     async def flush(self) -> None:

@@ -90,8 +90,9 @@ class Peer:
         Raises RemoteError when the other side's handler failed, ConnectionLost when there is no way to it,
         BadMessage when question or answer break their own rules.
         """
-        await self._questions.wait_free()
-        await self._outbox.wait_room()
+        while not (self._questions.is_free and self._outbox.has_room):  # either may go while the other comes
+            await self._questions.wait_free()
+            await self._outbox.wait_room()
         self._check_open()
         question = self._questions.ask(message)
         sent = False

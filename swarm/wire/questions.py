@@ -36,9 +36,14 @@ class Questions:
         self._freed = trio.lowlevel.ParkingLot()
         self._last_id = 0
 
+    @property
+    def is_free(self) -> bool:
+        """Whether one more may be asked."""
+        return len(self._open) < self._limit
+
     async def wait_free(self) -> None:
         """Waits until one more may be asked; returns at once, without a checkpoint, if so."""
-        while len(self._open) >= self._limit:
+        while not self.is_free:
             await self._freed.park()
 
     def next_id(self) -> int:
@@ -55,7 +60,7 @@ class Questions:
     def forget(self, question: Question) -> None:
         """The asker has its answer, or wants none any more."""
         del self._open[question.id]
-        self._freed.unpark()
+        self._freed.unpark(count=max(self._limit - len(self._open), 1))
         if question.bulk is not None:
             question.bulk.release()
 
