@@ -1,23 +1,21 @@
 """How fast a server is: streams of a made-up model over HTTP on loopback, some together and one alone."""
 
 import json
+import multiprocessing
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import httpx2
 import numpy as np
 import trio
 
 from engine.engine import Engine, Options
 from engine.synthetic import SyntheticSource, preset
+from swarm.api.load import Streamed, streams
 from swarm.api.server import Settings, listen, serving
 from swarm.api.shelf import Listed, Need
-
-PATIENCE_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -37,12 +35,15 @@ class Course:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Medians over runs; tokens/s from the first token of a run to its last, of all streams."""
+    """Medians over runs. Tokens/s of a run: all its tokens, from its first request to its last token. Decoding: the
+    sum of what each stream made a second after its first token."""
 
     streams: int
     runs: int
     alone_tokens_per_s: float
     together_tokens_per_s: float
+    alone_decode_tokens_per_s: float
+    together_decode_tokens_per_s: float
     alone_first_s: float
     together_first_s: float
     together_first_p99_s: float
@@ -51,8 +52,13 @@ class Outcome:
 
     @property
     def gain(self) -> float:
-        """How many times one stream's tokens/s all make together."""
+        """How many times one stream's tokens/s all make together, prompts and all."""
         return self.together_tokens_per_s / self.alone_tokens_per_s
+
+    @property
+    def decode_gain(self) -> float:
+        """The same once a stream decodes."""
+        return self.together_decode_tokens_per_s / self.alone_decode_tokens_per_s
 
 
 class _WordySource(SyntheticSource):
@@ -99,9 +105,9 @@ class _MadeUp:
 
 
 @contextmanager
-def _served(library: _MadeUp, slots: int) -> Iterator[str]:
+def _served(library: _MadeUp, slots: int) -> Iterator[tuple[str, int]]:
     listener = listen("127.0.0.1", 0)
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    address: tuple[str, int] = listener.getsockname()
     ends: list[Callable[[], None]] = []
     ready = threading.Event()
 
@@ -116,61 +122,58 @@ def _served(library: _MadeUp, slots: int) -> Iterator[str]:
     thread.start()
     ready.wait()
     try:
-        yield url
+        yield address
     finally:
         ends[0]()
         thread.join()
 
 
-def _stream(client: httpx2.Client, body: Mapping[str, object]) -> tuple[float, list[float]]:
-    """When a request was sent, and when each token came."""
-    began, times = time.perf_counter(), []
-    with client.stream("POST", "/v1/completions", json=body) as response:
-        for line in response.iter_lines():
-            if line.startswith("data: {") and json.loads(line[6:])["choices"][0]["text"]:
-                times.append(time.perf_counter())
-    return began, times
-
-
 def measure(course: Course) -> Outcome:
-    """Runs a course: one stream and many in turn, after a round that is not measured."""
+    """Runs a course: one stream and many in turn, after a round that is not measured. The clients are a process of
+    their own, as clients are."""
     library = _MadeUp(course)
     luck = np.random.default_rng(5)
     vocabulary, end = library.config["vocab_size"], library.config["eos_token_id"]
 
-    def body() -> Mapping[str, object]:
+    def body() -> bytes:
         ids = luck.integers(0, vocabulary, course.prompt).tolist()
         common = {"prompt": ids, "temperature": 0, "max_tokens": course.tokens}
-        return {**common, "stream": True, "logit_bias": {str(end): -100}}
+        return json.dumps({**common, "stream": True, "logit_bias": {str(end): -100}}).encode()
 
-    alone: list[list[tuple[float, list[float]]]] = []
-    together: list[list[tuple[float, list[float]]]] = []
+    alone: list[list[Streamed]] = []
+    together: list[list[Streamed]] = []
     with (
-        _served(library, course.streams) as url,
-        httpx2.Client(base_url=url, timeout=PATIENCE_S) as client,
-        ThreadPoolExecutor(course.streams) as pool,
+        ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as clients,
+        _served(library, course.streams) as address,
     ):
         for number in range(course.runs + 1):
-            one = [_stream(client, body())]
-            many = list(pool.map(lambda wish: _stream(client, wish), [body() for _ in range(course.streams)]))
+            one = clients.submit(streams, address, [body()]).result()
+            many = clients.submit(streams, address, [body() for _ in range(course.streams)]).result()
             if number:
                 alone.append(one)
                 together.append(many)
-    firsts = [times[0] - began for run in together for began, times in run]
-    gaps = [gap for run in together for _, times in run for gap in np.diff(times).tolist()]
+    firsts = [stream.first_s for run in together for stream in run]
+    gaps = [gap for run in together for stream in run for gap in np.diff(stream.tokens_s).tolist()]
     return Outcome(
         course.streams,
         course.runs,
         float(np.median([_rate(run) for run in alone])),
         float(np.median([_rate(run) for run in together])),
-        float(np.median([times[0] - began for run in alone for began, times in run])),
+        float(np.median([_decode_rate(run) for run in alone])),
+        float(np.median([_decode_rate(run) for run in together])),
+        float(np.median([stream.first_s for run in alone for stream in run])),
         float(np.median(firsts)),
         float(np.percentile(firsts, 99)),
         float(np.percentile(gaps, 99)),
     )
 
 
-def _rate(run: list[tuple[float, list[float]]]) -> float:
-    """Tokens a second of all streams, from the first token to the last; the first ones do not count."""
-    counted = sum(len(times) - 1 for _, times in run)
-    return counted / (max(times[-1] for _, times in run) - min(times[0] for _, times in run))
+def _rate(run: list[Streamed]) -> float:
+    """Tokens a second of all streams, from the first request to the last token."""
+    taken_s = max(stream.tokens_s[-1] for stream in run) - min(stream.began_s for stream in run)
+    return sum(len(stream.tokens_s) for stream in run) / taken_s
+
+
+def _decode_rate(run: list[Streamed]) -> float:
+    """Tokens a second of each stream after its first, summed."""
+    return sum((len(stream.tokens_s) - 1) / (stream.tokens_s[-1] - stream.tokens_s[0]) for stream in run)

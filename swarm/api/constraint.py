@@ -78,6 +78,10 @@ class JsonConstraint:
         if token not in self._stops and not self._matcher.is_stopped():
             self._matcher.consume_token(token)
 
+    def restart(self) -> None:
+        """No token was taken."""
+        self._matcher.reset()
+
     def _only_stops(self) -> Array:
         allowed = np.zeros(self._vocabulary, bool)
         allowed[self._stops] = True

@@ -64,11 +64,13 @@ RunEvent: TypeAlias = Advanced | Grown | Ended | Broken
 
 @dataclass(eq=False)
 class Run:
-    """A prompt and how to reply to it. `tell` is called in the compute thread and must not wait."""
+    """A prompt and how to reply to it. `tell` is called in the compute thread and must not wait, nor may `wake`, which
+    follows once a step has told all runs what it made."""
 
     engine: Engine
     ids: Sequence[int]
     tell: Callable[[RunEvent], None]
+    wake: Callable[[], None]
     sampling: Sampling
     max_tokens: int | None = None
     logprobs: int | None = None
@@ -140,6 +142,7 @@ class Scheduler:
         self._waiting: deque[Run] = deque()
         self._dropped: list[Engine] = []
         self._desks: dict[Engine, _Desk] = {}
+        self._wakes: set[Callable[[], None]] = set()
         self._running = 0
         self._ends = False
         self._thread = threading.Thread(target=self._loop, name="compute", daemon=True)
@@ -193,8 +196,18 @@ class Scheduler:
             for desk in list(self._desks.values()):
                 if desk.replies:
                     self._step(desk)
+            self._wake()
             with self._changed:
                 self._running = sum(len(desk.replies) for desk in self._desks.values())
+
+    def _tell(self, run: Run, event: RunEvent) -> None:
+        run.tell(event)
+        self._wakes.add(run.wake)
+
+    def _wake(self) -> None:
+        for wake in self._wakes:
+            wake()
+        self._wakes.clear()
 
     def _has_work(self) -> bool:
         return bool(self._ends or self._waiting or self._dropped or self._running)
@@ -227,7 +240,7 @@ class Scheduler:
             if not desk.start(run):
                 return
         except (EngineError, MemoryError) as error:
-            run.tell(Broken(error))
+            self._tell(run, Broken(error))
         with self._changed:
             self._waiting.remove(run)
 
@@ -240,7 +253,7 @@ class Scheduler:
                 _log.error("a step failed", exc_info=error)
             for reply, (run, _) in list(desk.replies.items()):
                 desk.leave(reply)
-                run.tell(Broken(error))
+                self._tell(run, Broken(error))
             return
         for event in events:
             reply = event.reply
@@ -249,9 +262,9 @@ class Scheduler:
                 case Prefilled(_, done, total):
                     if done == total:
                         reply.state.mark()
-                    run.tell(Advanced(done, total))
+                    self._tell(run, Advanced(done, total))
                 case Token(_, token, logprob, alternatives):
-                    run.tell(Grown(token, logprob, alternatives))
+                    self._tell(run, Grown(token, logprob, alternatives))
                 case Done(_, reason):
                     desk.leave(reply)
-                    run.tell(Ended(reason, reply.stats))
+                    self._tell(run, Ended(reason, reply.stats))

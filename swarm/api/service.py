@@ -21,6 +21,7 @@ from engine.sampling import preferred
 from swarm.api.constraint import compile_schema
 from swarm.api.errors import bad, busy
 from swarm.api.metrics import Metrics
+from swarm.api.post import Post
 from swarm.api.scheduler import Advanced, Broken, Ended, Grown, Run, RunEvent, Scheduler
 from swarm.api.shelf import Loaded, Shelf
 from swarm.api.transcript import Delta, Finish, Transcript
@@ -71,6 +72,7 @@ class Replies:
     prompts: Sequence[str]
     scheduler: Scheduler
     metrics: Metrics
+    post: Post
     usage: Usage = field(default_factory=Usage)
     created_s: int = field(default_factory=lambda: int(time.time()))
     _began_s: float = field(default_factory=time.monotonic)
@@ -81,19 +83,12 @@ class Replies:
 
     def __post_init__(self) -> None:
         self._send, self._receive = trio.open_memory_channel[tuple[int, RunEvent]](1 << 24)
-        self._token = trio.lowlevel.current_trio_token()
 
     def add(self, run: Callable[[Callable[[RunEvent], None]], Run], transcript: Transcript) -> None:
         """Adds a choice, and queues its run."""
         number = len(self._choices)
 
-        def tell(event: RunEvent) -> None:
-            try:
-                self._token.run_sync_soon(self._told, number, event)
-            except trio.RunFinishedError:  # the server has ended
-                made.cancelled = True
-
-        made = run(tell)
+        made = run(partial(self.post.put, self._told, number))
         self._choices.append(_Choice(made, transcript))
         self.scheduler.submit(made)
 
@@ -158,6 +153,7 @@ class Service:
         self.scheduler = scheduler
         self.metrics = metrics
         self._most_waiting = most_waiting
+        self._post = Post()
         self.active = 0
         self._mean_s = 1.0
 
@@ -213,7 +209,7 @@ class Service:
             self._mean_s += 0.2 * (time.monotonic() - began_s - self._mean_s)
 
     def _replies(self, model: Loaded, texts: Sequence[str]) -> "_Cancelling":
-        return _Cancelling(Replies(model.name, model.engine, texts, self.scheduler, self.metrics))
+        return _Cancelling(Replies(model.name, model.engine, texts, self.scheduler, self.metrics, self._post))
 
     async def _begin(
         self,
@@ -241,6 +237,7 @@ class Service:
                 Run,
                 engine,
                 ids,
+                wake=self._post.send,
                 sampling=preferred(engine.generation, said),
                 max_tokens=wish.max_tokens,
                 logprobs=wish.logprobs,

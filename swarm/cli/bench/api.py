@@ -40,11 +40,24 @@ def command(
     say(f"Loading {shape}, made-up weights …")
     result = measure(Course(shape, experts, layers, weights, expert_ram, streams, prompt, tokens, runs))
     if as_json:
-        emit_json({"model": shape, "weights": weights, **asdict(result), "gain": result.gain})
+        emit_json(
+            {
+                "model": shape,
+                "weights": weights,
+                **asdict(result),
+                "gain": result.gain,
+                "decode_gain": result.decode_gain,
+            }
+        )
         return
     rows = [
         ("one stream", f"{result.alone_tokens_per_s:.1f} tokens/s"),
         (f"{streams} together", f"{result.together_tokens_per_s:.1f} tokens/s, {result.gain:.2f} × one"),
+        ("one, decoding", f"{result.alone_decode_tokens_per_s:.1f} tokens/s"),
+        (
+            f"{streams}, decoding",
+            f"{result.together_decode_tokens_per_s:.1f} tokens/s, {result.decode_gain:.2f} × one",
+        ),
         ("first token, one", f"{1000 * result.alone_first_s:.0f} ms"),
         (
             f"first token, {streams}",
