@@ -11,7 +11,7 @@ from mirror.errors import ChunkUnavailable, MirrorClosed, ReadFailed, ReplicaBus
 from mirror.plan import Ledger
 from mirror.replica import Buffer, Replica, Replicas
 from mirror.tree import Chunk
-from swarm.errors import SwarmError
+from swarm.errors import SwarmError, why
 
 REFRESH_S = 15.0
 """How long finding out anew who has what may take."""
@@ -164,7 +164,7 @@ class Flights:
             try:
                 await self._replicas.refresh()
             except (SwarmError, OSError) as error:
-                tried.reasons["asking for other peers"] = f"failed: {error}"
+                tried.reasons["asking for other peers"] = f"failed: {why(error)}"
         if limit.cancelled_caught:
             tried.reasons["asking for other peers"] = f"took longer than {REFRESH_S:.0f} s"
 
@@ -247,7 +247,7 @@ class Flights:
         except _FAILURES as error:
             tried.failed.add(replica.key)
             too_slow = isinstance(error, trio.TooSlowError)
-            tried.reasons[replica.name] = "did not answer in time" if too_slow else f"failed: {error}"
+            tried.reasons[replica.name] = "did not answer in time" if too_slow else f"failed: {why(error)}"
             ledger.failed(replica.key, trio.current_time())
         finally:
             ledger.ended(replica.key)

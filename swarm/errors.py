@@ -63,3 +63,9 @@ class SwarmError(Exception):
 
 def _rebuild(kind: type[SwarmError], fields: dict[str, object]) -> SwarmError:
     return kind(**fields)
+
+
+def why(error: BaseException) -> str:
+    """The bare reason of an error, to be told within another's message that names the culprit already."""
+    reason = error.fields.get("reason") if isinstance(error, SwarmError) else None
+    return why(reason) if isinstance(reason, BaseException) else str(reason or error)

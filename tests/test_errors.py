@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.errors import SwarmError, clean_text, show
+from swarm.errors import SwarmError, clean_text, show, why
 
 
 class ChunkIsWrong(SwarmError):
@@ -79,3 +79,14 @@ def test_nothing_that_moves_a_cursor_is_left(text: str) -> None:
         kept = clean.replace("\n", "").replace("\t", "")
         assert not any(ord(c) < 32 or 127 <= ord(c) < 160 or c in "\u202e\u2066\u2028" for c in kept)
         clean.encode()
+
+
+class Unheard(SwarmError):
+    """{place} does not answer: {reason}. Is it there?"""
+
+
+def test_why_an_error_came_is_told_within_another_message() -> None:
+    inner = Unheard(place="Kiel", reason="no route")
+    assert why(inner) == "no route"
+    assert why(Unheard(place="Bonn", reason=inner)) == "no route"
+    assert why(OSError("disk on fire")) == "disk on fire"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import trio
 
-from swarm.errors import SwarmError
+from swarm.errors import SwarmError, why
 from swarm.wire import rpc
 from swarm.wire.address import Address
 from swarm.wire.keys import KeyPair
@@ -81,4 +81,4 @@ class Links:
         pause_s = min(FIRST_PAUSE_S * 2**link.failures, LONGEST_PAUSE_S)
         link.failures += 1
         link.retry_at = trio.current_time() + pause_s
-        link.reason = str(error)
+        link.reason = why(error)
