@@ -4,6 +4,12 @@ A step is one forward pass. Every reply under way gives its newest token; replie
 yet share a bounded number of further rows, so that a long prompt does not stop the others. As a row of the
 model does not depend on the batch it is in, and luck depends only on a sequence's own seed and count, no
 token depends on the company.
+
+When passes are withdrawn (`engine.doubts`), every state that rests on one is cut back and read again, many
+tokens a step, and each token that was drawn from a withdrawn row is drawn again with the luck it had. As
+long as the same tokens come, nothing is told; from the first other one on the reply is taken back
+(`Retracted`) and goes on differently. A reply whose last pass is still being checked is complete, but is not
+said to be: `Done` waits for the check, for a while.
 """
 
 import time
@@ -13,13 +19,16 @@ from typing import Literal, TypeAlias
 
 from engine.arrays import F32
 from engine.cache import State
-from engine.errors import ContextFull, EngineError, SettingsError
+from engine.doubts import MOST_REDOS, Flaw, forward
+from engine.errors import ContextFull, EngineError, FalsifiedTooOften, SettingsError
 from engine.experts import Experts
 from engine.models import Model, Segment
 from engine.sampling import Constraint, Sampler, Sampling, log_probabilities, top_tokens
 
 PREFILL_ROWS = 512  # rows of prompts a step when nobody waits for a token
 PREFILL_ROWS_SHARED = 64  # … and when somebody does
+REDO_ROWS = 64  # tokens a step that are drawn again
+WAIT_S = 0.02  # how long a step without rows waits for checks
 
 Reason: TypeAlias = Literal["stop", "length", "context", "cancelled"]
 
@@ -63,6 +72,15 @@ class Reply:
     finished: Reason | None = field(init=False, default=None)
     stats: Stats = field(init=False)
     sampler: Sampler = field(init=False)
+    ending: Reason | None = field(init=False, default=None)
+    """Why it will be finished once its passes are checked."""
+    _said: list["Token"] = field(
+        init=False, default_factory=list
+    )  # with probabilities, if those are asked for
+    _flaw: Flaw | None = field(init=False, default=None)  # the last
+    _redos: int = field(init=False, default=0)
+    _last_pass: int = field(init=False, default=0)
+    _ended_s: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
         if not self.ids:
@@ -85,6 +103,16 @@ class Reply:
         """Whether rows of the prompt have still to be read before the first token."""
         return self.state.length < self.prompt_length
 
+    @property
+    def settled(self) -> int:
+        """How many of `ids` are given or drawn from rows that were not withdrawn."""
+        return min(self.prompt_length + self.sampler.drawn, len(self.ids))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is left to be done but to wait for checks."""
+        return self.ending is not None and self.settled == len(self.ids)
+
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
@@ -106,6 +134,15 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
+class Retracted:
+    """All but the first `kept` tokens of a reply were due to answers found wrong since; others follow."""
+
+    reply: Reply
+    kept: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """A reply came to its end and left the batch."""
 
@@ -113,7 +150,7 @@ class Done:
     reason: Reason
 
 
-BatchEvent: TypeAlias = Prefilled | Token | Done
+BatchEvent: TypeAlias = Prefilled | Token | Retracted | Done
 
 
 class ReplyBatch:
@@ -146,28 +183,37 @@ class ReplyBatch:
             self._replies.remove(reply)
             reply.finished = "cancelled"
 
+    def end(self, reply: Reply, reason: Reason) -> None:
+        """The reply is complete as it is; `Done` comes when its passes are checked."""
+        if reply in self._replies and reply.ending is None:
+            self._end(reply, reason)
+
     def step(self) -> list[BatchEvent]:
         """One forward pass. On an error all replies and states are as before it, and it can be tried
-        again."""
+        again; only FalsifiedTooOften concerns a reply that has left."""
+        for reply in list(self._replies):
+            self._cut_back(reply)
         segments, taking = self._segments()
         if not segments:
-            return []
+            return self._checked(WAIT_S)
         started = self._clock()
-        logits = self.model.forward(segments, self.experts)
+        logits = forward(self.model, segments, self.experts)
         elapsed = self._clock() - started
         events: list[BatchEvent] = []
         row = 0
         for segment, reply in zip(segments, taking, strict=True):
-            reading = reply.state.length <= reply.prompt_length
-            if reading:
+            rows = {"none": 0, "last": 1, "all": len(segment.tokens)}[segment.logits]
+            reply._last_pass = self.experts.doubts.current
+            if reply.state.length <= reply.prompt_length:
                 reply.stats.prefill_s += elapsed
-                events.append(Prefilled(reply, reply.state.length, reply.prompt_length))
+                if not reply.generated:
+                    events.append(Prefilled(reply, reply.state.length, reply.prompt_length))
             else:
                 reply.stats.decode_s += elapsed
-            if segment.logits == "last":
-                events.extend(self._advance(reply, logits[row]))
-                row += 1
-        return events
+            if self.experts.doubts.flaw(reply.state) is None:
+                events.extend(self._advance(reply, logits[row : row + rows]))
+            row += rows
+        return events + self._checked(0.0)
 
     def _segments(self) -> tuple[list[Segment], list[Reply]]:
         waiting = any(not reply.waits_for_prompt for reply in self._replies)
@@ -175,39 +221,103 @@ class ReplyBatch:
         segments: list[Segment] = []
         taking: list[Reply] = []
         for reply in self._replies:
-            missing = len(reply.ids) - reply.state.length
-            count = min(missing, rows) if reply.waits_for_prompt else missing
-            if count == 0:
+            start, settled = reply.state.length, reply.settled
+            if reply.is_complete:
                 continue
-            if reply.waits_for_prompt:
-                rows -= count
-            start = reply.state.length
-            segments.append(
-                Segment(reply.state, reply.ids[start : start + count], "last" if count == missing else "none")
-            )
-            taking.append(reply)
+            if start < settled - 1 or reply.waits_for_prompt:  # what is known, before the next is drawn
+                stop = min(settled, start + rows)
+                rows -= stop - start
+                wanted: Literal["none", "last", "all"] = "last" if stop == settled else "none"
+            elif settled < len(reply.ids):  # all but the last that was said are drawn again
+                stop, wanted = min(len(reply.ids) - 1, start + REDO_ROWS), "all"
+            else:
+                stop, wanted = settled, "last"
+            if stop > start:
+                segments.append(Segment(reply.state, reply.ids[start:stop], wanted))
+                taking.append(reply)
         return segments, taking
 
+    def _cut_back(self, reply: Reply) -> None:
+        """Forgets what rests on passes that were withdrawn."""
+        flaw = self.experts.doubts.flaw(reply.state)
+        if flaw is None:
+            return
+        reply._redos += 1
+        if reply._redos > MOST_REDOS:
+            self.remove(reply)
+            raise FalsifiedTooOften(
+                f"the reply was falsified {reply._redos} times, the last time because {flaw.reason}; ask again"
+            )
+        reply._flaw = flaw
+        if reply.state.length == len(reply.ids):
+            reply.ending = None  # the token that ended it is drawn again as well
+        reply.state.truncate(reply.state.floor(flaw.position))
+        reply.sampler.rewind(max(0, flaw.position + 1 - reply.prompt_length))
+
     def _advance(self, reply: Reply, logits: F32) -> list[BatchEvent]:
-        token = reply.sampler.choose(logits)
-        if logits[token] != logits[token]:
-            self._replies.remove(reply)
-            raise EngineError("the model computed no number for the next token; its weights are damaged")
-        if token in reply.stop_ids:
-            return [self._finish(reply, "stop")]
-        reply.ids.append(token)
-        reply.stats.reply_tokens += 1
-        events: list[BatchEvent] = [_token_event(reply, token, logits)]
-        if reply.max_tokens is not None and reply.stats.reply_tokens >= reply.max_tokens:
-            events.append(self._finish(reply, "length"))
-        elif len(reply.ids) > self.model.context_length:
-            events.append(self._finish(reply, "context"))
+        """Draws from the last rows of the state, logits [n, V], whatever was not drawn from them yet."""
+        events: list[BatchEvent] = []
+        first = reply.state.length - len(logits) + 1
+        for index, row in enumerate(logits, first):
+            if index < reply.settled:
+                continue
+            token = reply.sampler.choose(row)
+            if row[token] != row[token]:
+                self._replies.remove(reply)
+                raise EngineError("the model computed no number for the next token; its weights are damaged")
+            said = _token_event(reply, token, row)
+            if index < len(reply.ids):
+                if token == reply.ids[index] and reply._said[index - reply.prompt_length :][:1] in (
+                    [],
+                    [said],
+                ):
+                    continue
+                events.append(_retract(reply, index))
+            if token in reply.stop_ids:
+                self._end(reply, "stop")
+                break
+            reply.ids.append(token)
+            reply.stats.reply_tokens += 1
+            if reply.logprobs is not None:
+                reply._said.append(said)
+            events.append(said)
+            if reply.max_tokens is not None and reply.stats.reply_tokens >= reply.max_tokens:
+                self._end(reply, "length")
+            elif len(reply.ids) > self.model.context_length:
+                self._end(reply, "context")
+            break
         return events
 
-    def _finish(self, reply: Reply, reason: Reason) -> Done:
-        self._replies.remove(reply)
-        reply.finished = reason
-        return Done(reply, reason)
+    def _end(self, reply: Reply, reason: Reason) -> None:
+        reply.ending, reply._ended_s = reason, self._clock()
+
+    def _checked(self, wait_s: float) -> list[BatchEvent]:
+        """Finishes what is complete and checked, or was waited for long enough."""
+        doubts = self.experts.doubts
+        complete = [reply for reply in self._replies if reply.is_complete]
+        if complete and wait_s:
+            doubts.wait(min(reply._last_pass for reply in complete), wait_s)
+        events: list[BatchEvent] = []
+        for reply in complete:
+            waited_s = self._clock() - reply._ended_s
+            checked = doubts.settled(reply._last_pass) or waited_s >= doubts.patience_s
+            if checked and doubts.flaw(reply.state) is None:
+                assert reply.ending is not None
+                self._replies.remove(reply)
+                reply.finished = reply.ending
+                events.append(Done(reply, reply.ending))
+        return events
+
+
+def _retract(reply: Reply, index: int) -> Retracted:
+    """Takes `ids[index]` back, and what came after it."""
+    assert reply._flaw is not None
+    kept = index - reply.prompt_length
+    del reply.ids[index:], reply._said[kept:]
+    if reply.state.length > index:
+        reply.state.truncate(reply.state.floor(index))
+    reply.ending, reply.stats.reply_tokens = None, kept
+    return Retracted(reply, kept, reply._flaw.reason)
 
 
 def _token_event(reply: Reply, token: int, logits: F32) -> Token:

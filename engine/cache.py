@@ -65,6 +65,8 @@ class State:
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = list(parts)
         self.length = 0
+        self.passes: list[tuple[int, int]] = []
+        """(position, number of the pass that computed what follows), as far as that was noted; both grow."""
         self._pending = 0
 
     @property
@@ -111,6 +113,8 @@ class State:
             raise CannotRewind(f"this model's state can go back to {floor} tokens, but not to {length}")
         for part in self.parts:
             part.truncate(length)
+        while self.passes and self.passes[-1][0] >= length:
+            self.passes.pop()
         self.length = length
         self._pending = 0
 
@@ -118,6 +122,7 @@ class State:
         """An independent state of the same tokens."""
         twin = State([part.copy() for part in self.parts])
         twin.length = self.length
+        twin.passes = list(self.passes)
         return twin
 
 
@@ -226,7 +231,9 @@ class Running:
     @property
     def nbytes(self) -> int:
         sets = [*self._kept.values(), *self._spare]
-        return sum(array.nbytes for arrays in sets for array in arrays) + sum(array.nbytes for array in self.after)
+        return sum(array.nbytes for arrays in sets for array in arrays) + sum(
+            array.nbytes for array in self.after
+        )
 
     def prepare(self, length: int, count: int) -> None:
         if not self.after:

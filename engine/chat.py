@@ -5,17 +5,18 @@ conversation is rendered anew by the model's template; as far as its tokens are 
 they are not read again.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from engine.batch import Done, Prefilled, Reason, Reply, Stats, Token
+from engine.batch import Done, Prefilled, Reason, Reply, Retracted, Stats, Token
 from engine.engine import Engine
 from engine.errors import ContextFull
 from engine.generate import StopTexts, generate, never
 from engine.sampling import Sampling
 from engine.template import Message
 from engine.thinking import thinking
+from engine.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,15 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
+class Restarted:
+    """Only this much of what was shown stands: the rest was due to answers that were found wrong since."""
+
+    reason: str
+    text: str
+    thinking: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The reply is complete; `text` and `thinking` are all of it."""
 
@@ -56,7 +66,55 @@ class Finished:
     thinking: str
 
 
-ChatEvent: TypeAlias = Progress | Text | Finished
+ChatEvent: TypeAlias = Progress | Text | Restarted | Finished
+
+
+class _Voice:
+    """Turns tokens into what is shown of a reply."""
+
+    def __init__(self, tokenizer: Tokenizer, prompt: str, stops: Sequence[str]) -> None:
+        self._tokenizer, self._prompt, self._texts = tokenizer, prompt, stops
+        self.restart(())
+
+    def restart(self, tokens: Iterable[int]) -> None:
+        """Forgets what was shown; only these tokens were said."""
+        self._sorter = thinking(self._tokenizer, self._prompt)
+        self._stream = self._tokenizer.stream()
+        self._stops = StopTexts(self._texts)
+        self._shown = {False: "", True: ""}
+        for token in tokens:
+            self.push(token)
+
+    @property
+    def text(self) -> str:
+        return self._shown[False]
+
+    @property
+    def thinking(self) -> str:
+        return self._shown[True]
+
+    def stopped(self) -> bool:
+        """Whether a stop text came."""
+        return self._stops.found is not None
+
+    def push(self, token: int) -> list[Text]:
+        """What one more token shows."""
+        return self._told(self._sorter.push(token, self._stream.push(token)))
+
+    def end(self) -> list[Text]:
+        """What was held back."""
+        return [*self._told(self._sorter.end()), *self._show(self._stops.end(), aside=False)]
+
+    def _told(self, pieces: Iterable[tuple[str, bool]]) -> list[Text]:
+        return [
+            shown
+            for text, aside in pieces
+            for shown in self._show(text if aside else self._stops.push(text), aside=aside)
+        ]
+
+    def _show(self, text: str, *, aside: bool) -> list[Text]:
+        self._shown[aside] += text
+        return [Text(text, aside)] if text else []
 
 
 class Conversation:
@@ -106,41 +164,30 @@ class Conversation:
         settings = settings or ChatSettings()
         prompt = self.engine.template.prompt(self.messages, tools=settings.tools, **settings.template)
         reply = self._prepared(prompt.ids, settings)
-        sorter = thinking(self.engine.tokenizer, prompt.text)
-        stream = self.engine.tokenizer.stream()
-        stops = StopTexts(settings.stop)
-        shown = {False: "", True: ""}
+        voice = _Voice(self.engine.tokenizer, prompt.text, settings.stop)
         reason: Reason = "cancelled"
-
-        def show(text: str, aside: bool) -> Iterator[Text]:
-            if text:
-                shown[aside] += text
-                yield Text(text, aside)
-
         self._ids = reply.ids
-        for event in generate(
-            self.engine.model, self.engine.experts, reply, lambda: cancelled() or stops.found is not None
-        ):
+        for event in generate(self.engine.model, self.engine.experts, reply, cancelled, voice.stopped):
             match event:
                 case Prefilled(_, done, total):
                     yield Progress(done, total)
                     if done == total:
                         self._state.mark()
                 case Token(_, token):
-                    for text, aside in sorter.push(token, stream.push(token)):
-                        yield from show(text if aside else stops.push(text), aside)
-                case Done(_, why):
-                    reason = why
-        for text, aside in sorter.end():
-            yield from show(text if aside else stops.push(text), aside)
-        yield from show(stops.end(), False)
-        if stops.found is not None:
+                    yield from voice.push(token)
+                case Retracted(_, kept, why):
+                    voice.restart(reply.generated[:kept])
+                    yield Restarted(why, voice.text, voice.thinking)
+                case Done(_, end):
+                    reason = end
+        yield from voice.end()
+        if voice.stopped():
             reason = "stop"
-        message = {"role": "assistant", "content": shown[False]}
-        if shown[True]:
-            message["reasoning_content"] = shown[True]
+        message = {"role": "assistant", "content": voice.text}
+        if voice.thinking:
+            message["reasoning_content"] = voice.thinking
         self.messages.append(message)
-        yield Finished(reason, reply.stats, shown[False], shown[True])
+        yield Finished(reason, reply.stats, voice.text, voice.thinking)
 
     def clear(self) -> None:
         """Forgets everything but the system message."""
@@ -154,6 +201,9 @@ class Conversation:
                 f"the conversation has {len(ids):,} tokens, the model's context {room:,}; "
                 "start a new conversation"
             )
+        flaw = self.engine.experts.doubts.flaw(self._state)
+        if flaw is not None:
+            self._state.truncate(self._state.floor(flaw.position))
         common = 0
         for ours, theirs in zip(self._ids[: self._state.length], ids[:-1], strict=False):
             if ours != theirs:

@@ -41,5 +41,9 @@ class ExpertsUnavailable(EngineError):
     """The experts a token needs can be had from nowhere; the message says what was tried."""
 
 
+class FalsifiedTooOften(EngineError):
+    """What a reply rests on was found wrong again and again; the message names who was at fault last."""
+
+
 class Cancelled(EngineError):
     """Raised inside a computation that its caller asked to stop; states are as before the call."""

@@ -17,6 +17,7 @@ import numpy as np
 
 from engine.arrays import F32, I32, Array, aligned
 from engine.checkpoint import Checkpoint
+from engine.doubts import Doubts
 from engine.errors import EngineError, ExpertsUnavailable, SettingsError
 from engine.expert_reader import ExpertReader
 from engine.experts import ExpertLayout
@@ -316,6 +317,7 @@ class LocalExperts:
         self.bank = bank
         self.looks_ahead = bank.streams
         """Whether it pays to guess the next layer's experts: when they are not all in memory."""
+        self.doubts = Doubts()
 
     def __call__(self, layer: int, rows: F32, ids: I32, weights: F32) -> F32:
         """See `engine.experts.Experts`."""

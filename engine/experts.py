@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from engine.arrays import F32, I32
 
 if TYPE_CHECKING:
+    from engine.doubts import Doubts
     from engine.kernels import Activation
 
 
@@ -21,6 +22,11 @@ class Experts(Protocol):
     @property
     def looks_ahead(self) -> bool:
         """Whether `prefetch` is of use: a model then guesses the next layer's experts and says so."""
+        ...
+
+    @property
+    def doubts(self) -> "Doubts":
+        """Which of the passes so far turned out to be wrong."""
         ...
 
     def __call__(self, layer: int, rows: F32, ids: I32, weights: F32) -> F32:

@@ -6,6 +6,8 @@ import numpy as np
 
 from engine.arrays import F32
 from engine.batch import BatchEvent, Reply, ReplyBatch
+from engine.cache import State
+from engine.doubts import forward, relied_upon
 from engine.experts import Experts
 from engine.models import Model, Segment
 
@@ -18,41 +20,56 @@ def never() -> bool:
 
 
 def generate(
-    model: Model, experts: Experts, reply: Reply, cancelled: Callable[[], bool] = never
+    model: Model,
+    experts: Experts,
+    reply: Reply,
+    cancelled: Callable[[], bool] = never,
+    complete: Callable[[], bool] = never,
 ) -> Iterator[BatchEvent]:
-    """Makes one reply alone; ends with Done unless `cancelled()`, asked between steps, says True."""
+    """Makes one reply alone; ends with Done unless `cancelled()`, asked between steps, says True.
+
+    `complete()`, asked as well, says that no more tokens are wanted.
+    """
     batch = ReplyBatch(model, experts)
     batch.add(reply)
     while len(batch):
         if cancelled():
             batch.remove(reply)
             return
+        if complete():
+            batch.end(reply, "stop")
         yield from batch.step()
 
 
 def logits(model: Model, experts: Experts, ids: Sequence[int]) -> F32:
     """Logits [len(ids), vocabulary] at every position of a sequence of tokens."""
-    state = model.new_state()
-    rows = [
-        model.forward([Segment(state, ids[start : start + LOGITS_ROWS], "all")], experts)
-        for start in range(0, len(ids), LOGITS_ROWS)
-    ]
-    return np.concatenate(rows) if rows else np.zeros((0, model.vocab_size), np.float32)
+
+    def make(state: State) -> F32:
+        rows = [
+            forward(model, [Segment(state, ids[start : start + LOGITS_ROWS], "all")], experts)
+            for start in range(0, len(ids), LOGITS_ROWS)
+        ]
+        return np.concatenate(rows) if rows else np.zeros((0, model.vocab_size), np.float32)
+
+    return relied_upon(model, experts, make)
 
 
 def greedy(model: Model, experts: Experts, ids: Sequence[int], count: int) -> tuple[list[int], F32]:
     """The `count` most probable next tokens, stop tokens not heeded, and the logits they were taken from."""
-    state = model.new_state()
-    tokens: list[int] = []
-    rows: list[F32] = []
-    feed: Sequence[int] = ids
-    for _ in range(count):
-        for start in range(0, len(feed), LOGITS_ROWS):
-            out = model.forward([Segment(state, feed[start : start + LOGITS_ROWS])], experts)
-        rows.append(out[-1])
-        tokens.append(int(np.argmax(out[-1])))
-        feed = tokens[-1:]
-    return tokens, np.stack(rows) if rows else np.zeros((0, model.vocab_size), np.float32)
+
+    def make(state: State) -> tuple[list[int], F32]:
+        tokens: list[int] = []
+        rows: list[F32] = []
+        feed: Sequence[int] = ids
+        while len(tokens) < count and experts.doubts.flaw(state) is None:
+            for start in range(0, len(feed), LOGITS_ROWS):
+                out = forward(model, [Segment(state, feed[start : start + LOGITS_ROWS])], experts)
+            rows.append(out[-1])
+            tokens.append(int(np.argmax(out[-1])))
+            feed = tokens[-1:]
+        return tokens, np.stack(rows) if rows else np.zeros((0, model.vocab_size), np.float32)
+
+    return relied_upon(model, experts, make)
 
 
 class StopTexts:

@@ -38,6 +38,10 @@ class Constraint(Protocol):
         """`token` was taken."""
         ...
 
+    def restart(self) -> None:
+        """No token was taken."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -139,6 +143,22 @@ class Sampler:
         if self.constraint is not None:
             self.constraint.accept(token)
         return token
+
+    @property
+    def drawn(self) -> int:
+        """How many tokens were chosen."""
+        return len(self._drawn)
+
+    def rewind(self, count: int) -> None:
+        """Forgets all but the first `count` tokens; what is chosen next has the luck it had then."""
+        if count >= len(self._drawn):
+            return
+        del self._drawn[count:]
+        self._counts = Counter(self._drawn)
+        if self.constraint is not None:
+            self.constraint.restart()
+            for token in self._drawn:
+                self.constraint.accept(token)
 
     def _adjusted(self, logits: F32) -> F32:
         settings = self.settings

@@ -8,6 +8,10 @@ audits is recomputed here even when a second donor agrees, for donors may collud
 Recomputing needs the experts' bytes. Where they are in memory, or every answer is to be audited, the answer
 waits for the check. Else a second donor is asked meanwhile if there is one, and the check is made in the
 background, and never skipped: when too many wait, answers wait with them.
+
+Whoever is convicted may have lied before without being audited. So for each donor it is noted in which
+forward passes answers of its were used that were not recomputed here; a conviction withdraws those passes
+(`engine.doubts`), and what rests on them is computed again without it.
 """
 
 import random
@@ -16,6 +20,7 @@ from dataclasses import dataclass, field
 
 import trio
 
+from engine.doubts import Doubts
 from engine.errors import EngineError
 from engine.kernels import ExpertRows
 from swarm.peers.calls import Form, Work, decode_outputs, encode_outputs
@@ -39,8 +44,14 @@ class Conviction:
     reason: str
     proof: Proof | None
     """None when it did not even sign its answer, so that nobody else can be convinced."""
-    used: bool
-    """Whether its answer had been used before it was found wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Outputs to use, and whether they were recomputed here, so that no donor has to be relied on."""
+
+    outputs: ExpertRows
+    certain: bool
 
 
 @dataclass(slots=True)
@@ -83,6 +94,10 @@ class Auditor:
     ) -> None:
         self.share = share
         self.audits = Audits()
+        self.doubts = Doubts()
+        """The passes that were withdrawn because a donor was convicted."""
+        self._helped: dict[Remote, tuple[int, int]] = {}
+        """The first and the last pass in which an answer of a donor was relied on."""
         self._pool = pool
         self._recompute = recompute
         self._report = report
@@ -95,30 +110,37 @@ class Auditor:
         """Whether an answer is audited."""
         return self.share > 0 and self._luck.random() < self.share
 
-    async def check(self, answer: Answer, ask: Callable[[Remote], Awaitable[Answer | None]]) -> ExpertRows:
-        """The outputs to use for an answer that was drawn; `ask` puts the same call to another donor."""
+    def rely(self, remote: Remote, number: int) -> None:
+        """An answer of a donor is used in a pass, and was not recomputed here."""
+        first, last = self._helped.get(remote, (number, number))
+        self._helped[remote] = min(first, number), max(last, number)
+
+    async def check(
+        self, answer: Answer, number: int, ask: Callable[[Remote], Awaitable[Answer | None]]
+    ) -> Checked:
+        """What to use in pass `number` for an answer that was drawn; `ask` puts the same call to another donor."""
         self.audits.drawn += 1
         here = self._luck.random() < LOCAL_SHARE
         at_once = self.share >= 1 or self._recompute.ready(answer.work)
         others = [] if here and at_once else self._others(answer)
         other = await ask(self._luck.choice(others)) if others else None
         if other is not None and other.reply != answer.reply:
-            return await self._settle([answer, other], used=False)
+            return await self._settle([answer, other])
         if other is not None and not here:
             self.audits.agreed += 1
         elif at_once:
-            return await self._settle([answer], used=False)
+            return await self._settle([answer])
         else:
-            await self._later(answer)
-        return answer.outputs
+            await self._later(answer, number)
+        return Checked(answer.outputs, False)
 
-    async def compare(self, answer: Answer, used: ExpertRows) -> None:
-        """Checks an answer that was not used (it lost a race) against the one that was."""
+    async def compare(self, answer: Answer, used: Answer) -> None:
+        """Checks an answer that was not used (it lost a race) and the one that was against each other."""
         self.audits.drawn += 1
-        if answer.reply == encode_outputs(used):
+        if answer.reply == used.reply:
             self.audits.agreed += 1
         else:
-            await self._settle([answer], used=False)
+            await self._settle([answer, used])
 
     @property
     def pending(self) -> int:
@@ -135,21 +157,23 @@ class Auditor:
         usable = self._pool.usable(without=(answer.remote,))
         return [remote for remote in usable if remote.holds_all(answer.work.layer, experts)]
 
-    async def _later(self, answer: Answer) -> None:
+    async def _later(self, answer: Answer, number: int) -> None:
         await self._waiting.acquire()
+        self.doubts.open(number)
 
         async def check() -> None:
             try:
                 async with self._checking:
-                    await self._settle([answer], used=True)
+                    await self._settle([answer])
             finally:
+                self.doubts.close(number)
                 self._waiting.release()
                 self._finished.set()
                 self._finished = trio.Event()
 
         self._pool.nursery.start_soon(check)
 
-    async def _settle(self, answers: list[Answer], *, used: bool) -> ExpertRows:
+    async def _settle(self, answers: list[Answer]) -> Checked:
         """Recomputes a call, convicts whoever answered otherwise, and gives the right outputs."""
         first = answers[0]
         try:
@@ -157,17 +181,17 @@ class Auditor:
         except EngineError:
             self.audits.unchecked += 1
             if len(answers) == 1:
-                return first.outputs
+                return Checked(first.outputs, False)
             raise  # two donors contradict each other, and neither can be believed
         self.audits.recomputed += 1
         right = encode_outputs(truth)
         for answer in answers:
             if answer.reply != right:
-                self._convict(answer, used)
+                self._convict(answer)
         form = self._recompute.form(first.work.layer)
-        return decode_outputs(form, len(first.work), right, "this machine")
+        return Checked(decode_outputs(form, len(first.work), right, "this machine"), True)
 
-    def _convict(self, answer: Answer, used: bool) -> None:
+    def _convict(self, answer: Answer) -> None:
         remote, layer = answer.remote, answer.work.layer
         if remote.banned:
             return
@@ -181,6 +205,8 @@ class Auditor:
         except BadSignature:
             proof, reason = None, f"{reason}, without a signature that holds"
         self._pool.ban(remote, reason)
-        conviction = Conviction(remote, layer, reason, proof, used)
+        if remote in self._helped:
+            self.doubts.withdraw(*self._helped.pop(remote), f"{remote.name} lied: {reason}")
+        conviction = Conviction(remote, layer, reason, proof)
         self.audits.convictions.append(conviction)
         self._report(conviction)

@@ -6,6 +6,7 @@ the last output is there. Nothing else crosses the threads.
 """
 
 import math
+import random
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -15,6 +16,7 @@ import numpy as np
 import trio
 
 from engine.arrays import F32, I32, Array, aligned
+from engine.doubts import Doubts
 from engine.errors import EngineError
 from engine.expert_bank import ExpertBank
 from engine.kernels import ExpertRows, Rows, combine, quantize_rows
@@ -24,10 +26,6 @@ from swarm.peers.keeper import Keeper
 from swarm.peers.network import NetworkClosed
 from swarm.peers.pool import Pool
 from swarm.peers.rounds import Round, Tale
-
-
-class ReplyFalsified(EngineError):
-    """Part of a reply was computed with answers that were found wrong afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +95,14 @@ class RemoteExperts:
     """See `engine.experts.Experts`; made in the trio thread, called in the compute thread."""
 
     def __init__(
-        self, pool: Pool, bank: ExpertBank, rules: Rules, report: Callable[[Conviction], None]
+        self,
+        pool: Pool,
+        bank: ExpertBank,
+        rules: Rules,
+        report: Callable[[Conviction], None],
+        luck: random.Random | None = None,
     ) -> None:
+        """`report` is told of donors that lied; `luck` is for tests."""
         self.pool = pool
         self.bank = bank
         self.stats = RemoteStats()
@@ -106,9 +110,8 @@ class RemoteExperts:
         self._token = trio.lowlevel.current_trio_token()
         self._forms = {layer: Form.of(bank.shape(layer)) for layer in bank.layout.layers}
         recompute = Recomputer(self._here, self._at_hand, self._forms.__getitem__)
-        self.auditor = Auditor(rules.audit, pool, recompute, report)
+        self.auditor = Auditor(rules.audit, pool, recompute, report, luck)
         self._rules = rules
-        self._told_convictions = 0
         self._keeper = Keeper(bank)
         per_layer = bank.layout.experts_per_layer
         self._fetched = {layer: np.zeros(per_layer, np.bool_) for layer in bank.layout.layers}
@@ -121,6 +124,11 @@ class RemoteExperts:
     @rules.setter
     def rules(self, rules: Rules) -> None:
         self._rules, self.auditor.share = rules, rules.audit
+
+    @property
+    def doubts(self) -> Doubts:
+        """The passes that donors convicted since took part in."""
+        return self.auditor.doubts
 
     @property
     def looks_ahead(self) -> bool:
@@ -137,8 +145,7 @@ class RemoteExperts:
         self.bank.prefetch(layer, ids.reshape(-1).tolist())
 
     def __call__(self, layer: int, rows: F32, ids: I32, weights: F32) -> F32:
-        """See `engine.experts.Experts`. ReplyFalsified when an audit came too late for what was said."""
-        self._refuse_falsified()
+        """See `engine.experts.Experts`."""
         started = time.perf_counter()
         count, k = ids.shape
         form = self._forms[layer]
@@ -222,13 +229,3 @@ class RemoteExperts:
     def _at_hand(self, work: Work) -> bool:
         """Whether all experts of a piece of work are in this process's memory."""
         return all(self.bank.has(work.layer, expert) for expert in set(work.expert.tolist()))
-
-    def _refuse_falsified(self) -> None:
-        convictions = self.auditor.audits.convictions
-        fresh, self._told_convictions = convictions[self._told_convictions :], len(convictions)
-        for conviction in fresh:
-            if conviction.used:
-                raise ReplyFalsified(
-                    f"{conviction.donor.name} was found to give wrong answers, and some of them are in this "
-                    "reply; it is banned now. Ask again"
-                )

@@ -24,7 +24,7 @@ from engine.arrays import Array
 from engine.errors import EngineError
 from engine.kernels import ExpertRows
 from swarm.errors import SwarmError
-from swarm.peers.audit import Auditor
+from swarm.peers.audit import Auditor, Checked
 from swarm.peers.calls import Form, Work, pieces
 from swarm.peers.choice import choose
 from swarm.peers.network import NetworkClosed
@@ -78,7 +78,7 @@ class _Share:
     waits: int
     late_at: float = math.inf
     running: dict[Remote, trio.CancelScope] = field(default_factory=dict)
-    outputs: ExpertRows | None = None
+    used: Answer | None = None
     done: bool = False
     compared: bool = False
     """Whether an answer that comes too late is checked all the same."""
@@ -103,6 +103,7 @@ class Round:
         """
         self._pool = pool
         self._auditor = auditor
+        self._pass = auditor.doubts.current
         self._form = form
         self._work = work
         self._out = out
@@ -237,8 +238,8 @@ class Round:
             self._note(share, remote, error, hop)
         hop.ms = 1000 * (trio.current_time() - started)
         try:
-            if answer is not None:
-                await self._take(share, remote, answer, hop)
+            if answer is not None and not await self._take(share, remote, answer, hop):
+                answer = None
         except EngineError as error:
             self._end(error)
         finally:
@@ -250,17 +251,22 @@ class Round:
             self.tale.failovers += hop.outcome != "busy"
             self._again(share, "failover")
 
-    async def _take(self, share: _Share, remote: Remote, answer: Answer, hop: Hop) -> None:
-        """Uses an answer unless another came first; before that it may be audited."""
-        outputs = answer.outputs
+    async def _take(self, share: _Share, remote: Remote, answer: Answer, hop: Hop) -> bool:
+        """Uses an answer unless another came first; before that it may be audited. False: it is worth nothing."""
+        found = Checked(answer.outputs, False)
         if not share.done and self._auditor.draws():
             hop.outcome = "checked"
-            outputs = await self._auditor.check(answer, partial(self._second, answer))
+            found = await self._auditor.check(answer, self._pass, partial(self._second, answer))
         if share.done:
-            if share.compared and share.outputs is not None:
-                await self._auditor.compare(answer, share.outputs)
-            return
-        share.outputs = outputs
+            if share.compared and share.used is not None:
+                await self._auditor.compare(answer, share.used)
+            return True
+        if not found.certain:
+            if remote.banned:  # it was convicted meanwhile, of something else
+                hop.outcome = "failed"
+                return False
+            self._auditor.rely(remote, self._pass)
+        share.used = answer
         hop.outcome = "used"
         if hop.cause == "hedge":
             self.tale.hedges_won += 1
@@ -269,7 +275,8 @@ class Round:
         share.compared = bool(share.running) and self._auditor.draws()
         for scope in share.running.values() if not share.compared else ():
             scope.cancel()
-        self._filled(share, outputs)
+        self._filled(share, found.outputs)
+        return True
 
     async def _second(self, answer: Answer, remote: Remote) -> Answer | None:
         """The same call at another donor; None when that one does not answer it either."""

@@ -8,6 +8,7 @@ import pytest
 from engine import batch as batch_module
 from engine.arrays import F32, I32
 from engine.batch import Done, Prefilled, Reply, ReplyBatch, Token
+from engine.doubts import Doubts
 from engine.engine import Engine
 from engine.errors import ContextFull, EngineError, ExpertsUnavailable, SettingsError
 from engine.experts import Experts
@@ -113,6 +114,7 @@ class Failing:
     """Experts that are away for a while."""
 
     looks_ahead = False
+    doubts = Doubts()
 
     def __init__(self, experts: Experts) -> None:
         self.experts = experts

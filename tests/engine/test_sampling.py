@@ -111,6 +111,9 @@ class OnlyEven:
     def accept(self, token: int) -> None:
         self.accepted.append(token)
 
+    def restart(self) -> None:
+        self.accepted.clear()
+
 
 def test_a_constraint_is_asked_and_told() -> None:
     constraint = OnlyEven()

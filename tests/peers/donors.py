@@ -1,5 +1,6 @@
 """Donors inside the test's process: real executors on loopback, honest or not, and a chatter that asks them."""
 
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -35,12 +36,14 @@ Run = Callable[..., ExpertRows]
 Delay = Callable[[], Awaitable[None]]
 
 
-def liar(run: Run, lies: Callable[[], bool]) -> Run:
-    """Gives a wrong value where `lies` says so."""
+def liar(run: Run, lies: Callable[[], bool], *, loud: bool = False) -> Run:
+    """Gives a wrong value where `lies` says so; loud: nothing but wrong values, so that tokens change."""
 
     def lying(*arguments: Any) -> ExpertRows:
         outputs = run(*arguments)
         if lies() and outputs.values.size:
+            if loud:
+                return ExpertRows(-outputs.values, outputs.scale * 9)
             values = outputs.values.copy()
             values[0, 0] += 1
             return ExpertRows(values, outputs.scale)
@@ -165,9 +168,13 @@ class Swarm:
 
 @asynccontextmanager
 async def swarm_of(
-    model: Path, donors: Sequence[Donor], rules: Rules | None = None, weights: str = "auto"
+    model: Path,
+    donors: Sequence[Donor],
+    rules: Rules | None = None,
+    weights: str = "auto",
+    luck: random.Random | None = None,
 ) -> AsyncIterator[Swarm]:
-    """A chatter of a model directory with these donors."""
+    """A chatter of a model directory with these donors; `luck` draws its audits."""
     options = Options(weights=cast(Any, weights))
     with DirectorySource(model) as source, Engine.open(source, options) as engine:
         bank = open_experts(source, cast(Any, weights))
@@ -182,7 +189,9 @@ async def swarm_of(
             doors = Doors(nursery, keys, TrackerClient(cast(Any, None), Address("127.0.0.1", 1), None))
             pool = Pool(listed, doors, profile_of(ROOT, weights), layout_of(bank), nursery)
             await nursery.start(pool.run)
-            experts = RemoteExperts(pool, engine.bank, rules or Rules.parse("off", 0.0), convictions.append)
+            rules = rules or Rules.parse("off", 0.0)
+            experts = RemoteExperts(pool, engine.bank, rules, convictions.append, luck)
+            experts.doubts.patience_s = 120.0
             yield Swarm(engine, experts, listed, nursery, convictions)
             nursery.cancel_scope.cancel()
         bank.close()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import trio
 
+from engine.cache import State
 from engine.expert_bank import ExpertBank
 from engine.kernels import ExpertRows, quantize_rows
 from engine.source import DirectorySource
@@ -120,7 +121,7 @@ class Simulation:
         self.lies += said.outputs is WRONG
         outputs = said.outputs
         if self.auditor.draws():
-            outputs = await self.auditor.check(said, self.ask)
+            outputs = (await self.auditor.check(said, 1, self.ask)).outputs
         return encode_outputs(outputs) == encode_outputs(RIGHT)
 
 
@@ -168,7 +169,7 @@ async def test_no_honest_donor_is_ever_banned() -> None:
     simulation = Simulation(0, 0.05, 0.0, set())
     for _ in range(1_000_000):
         if simulation.auditor.draws():
-            await simulation.auditor.check(simulation.says(simulation.remotes[_ % 4]), simulation.ask)
+            await simulation.auditor.check(simulation.says(simulation.remotes[_ % 4]), 1, simulation.ask)
     audits = simulation.auditor.audits
     assert simulation.convictions == []
     assert abs(audits.drawn - 50_000) < 3 * math.sqrt(1_000_000 * 0.05 * 0.95)
@@ -178,18 +179,98 @@ async def test_no_honest_donor_is_ever_banned() -> None:
 async def test_when_two_disagree_only_the_one_who_is_wrong_is_convicted() -> None:
     simulation = Simulation(0, 1.0, 1.0, {1})
     honest, lying = simulation.remotes[:2]
-    outputs = await simulation.auditor._settle([answer(honest, RIGHT), answer(lying, WRONG)], used=False)
-    assert np.array_equal(outputs.values, RIGHT.values)
+    found = await simulation.auditor._settle([answer(honest, RIGHT), answer(lying, WRONG)])
+    assert found.certain
+    assert np.array_equal(found.outputs.values, RIGHT.values)
     (conviction,) = simulation.convictions
     assert conviction.donor is lying
     assert conviction.proof is not None
     conviction.proof.check_signature()
 
 
+class Scripted(random.Random):
+    """Luck that was written down."""
+
+    def __init__(self, *values: float) -> None:
+        super().__init__(0)
+        self._values = list(values)
+
+    def random(self) -> float:
+        return self._values.pop(0)
+
+    def choice(self, seq: Any) -> Any:
+        return seq[0]
+
+
+@pytest.mark.parametrize("at_hand", [True, False])
+@pytest.mark.parametrize("here", [0.0, 0.9])
+async def test_when_every_answer_is_audited_no_lie_is_used_whatever_is_drawn(
+    at_hand: bool, here: float
+) -> None:
+    simulation = Simulation(0, 1.0, 1.0, {1})
+    simulation.auditor._luck = Scripted(here)
+    simulation.auditor._recompute.ready = lambda work: at_hand
+    found = await simulation.auditor.check(answer(simulation.remotes[1], WRONG), 1, simulation.ask)
+    assert found.certain
+    assert np.array_equal(found.outputs.values, RIGHT.values)
+    assert [conviction.donor for conviction in simulation.convictions] == [simulation.remotes[1]]
+    assert simulation.auditor.pending == 0
+
+
+async def test_a_check_here_without_the_bytes_asks_a_second_donor_first() -> None:
+    async with trio.open_nursery() as nursery:
+        simulation = Simulation(0, 0.05, 1.0, {1})
+        simulation.pool.nursery = nursery
+        simulation.auditor._luck = Scripted(0.0, 0.0)
+        simulation.auditor._recompute.ready = lambda work: False
+        asked: list[Remote] = []
+
+        async def ask(other: Remote) -> Answer:
+            asked.append(other)
+            return await simulation.ask(other)
+
+        # They disagree: what is used is right, and nothing is left to be done later.
+        found = await simulation.auditor.check(answer(simulation.remotes[1], WRONG), 7, ask)
+        assert (len(asked), found.certain, simulation.auditor.pending) == (1, True, 0)
+        assert len(simulation.convictions) == 1
+        # They agree: it is used, and checked here behind the reply, for they may collude.
+        found = await simulation.auditor.check(answer(simulation.remotes[0], RIGHT), 7, ask)
+        assert (len(asked), found.certain) == (2, False)
+        assert not simulation.auditor.doubts.settled(7)
+        await simulation.auditor.finish()
+        assert simulation.auditor.doubts.settled(7)
+        assert simulation.auditor.audits.recomputed == 2
+
+
+async def test_a_conviction_withdraws_every_pass_that_relied_on_the_liar() -> None:
+    simulation = Simulation(0, 0.05, 1.0, {1})
+    auditor, (honest, lying) = simulation.auditor, simulation.remotes[:2]
+    state = State([])
+    state.passes, state.length = [(0, 1), (8, 2), (9, 3), (10, 4)], 11
+    for number in (1, 2, 3, 4):
+        auditor.rely(honest, number)
+    for number in (3, 2):
+        auditor.rely(lying, number)
+    await auditor._settle([answer(lying, WRONG)])
+    flaw = auditor.doubts.flaw(state)
+    assert flaw is not None
+    assert flaw.position == 8
+    assert lying.name in flaw.reason
+    state.passes = [(0, 1), (8, 4)]
+    assert auditor.doubts.flaw(state) is None
+
+
+async def test_of_two_racers_that_differ_the_one_that_was_used_is_checked_as_well() -> None:
+    simulation = Simulation(0, 0.05, 1.0, {1})
+    honest, lying = simulation.remotes[:2]
+    await simulation.auditor.compare(answer(honest, RIGHT), answer(lying, WRONG))
+    assert [conviction.donor for conviction in simulation.convictions] == [lying]
+
+
 async def test_a_wrong_answer_without_a_signature_bans_here_but_proves_nothing() -> None:
     simulation = Simulation(0, 1.0, 1.0, {1})
     unsigned = replace(answer(simulation.remotes[1], WRONG), receipt=bytes(64))
-    await simulation.auditor._settle([unsigned], used=False)
+    await simulation.auditor._settle([unsigned])
     assert simulation.convictions[0].proof is None
     assert "without a signature" in simulation.remotes[1].banned
 
