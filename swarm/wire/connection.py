@@ -127,13 +127,14 @@ class Sealed:
     """An enciphered payload; `open` may run in any thread and in any order with others."""
 
     key: bytes
+    suite: aead.Suite
     counter: int
     records: memoryview
     size: int
 
     def open(self) -> memoryview:
         """The payload. Raises Tampered: then the whole connection is to be given up."""
-        return aead.open_records(self.key, self.counter, self.records, self.size)
+        return aead.open_records(self.key, self.counter, self.records, self.size, self.suite)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +309,7 @@ class Connection:
                 self._move(Input.HANDSHAKE_WRITTEN)
                 return
             self._move(Input.HANDSHAKE_CONFIRMED)
-            self._out += aead.seal_record(session.sends.key, session.sends.take(), [])
+            self._out += session.sends.record([])
             events.append(Opened(session))
             return
         assert self.session is not None
@@ -334,7 +335,8 @@ class Connection:
         assert self._head is not None
         assert self.session is not None
         size, receives = self._head.payload_bytes, self.session.receives
-        sealed = Sealed(receives.key, receives.take(aead.record_count(size)), self._records, size)
+        counter = receives.take(aead.record_count(size))
+        sealed = Sealed(receives.key, receives.suite, counter, self._records, size)
         self._records = memoryview(b"")
         self._move(Input.PAYLOAD_COMPLETE)
         events.append(Arrived(self._head, sealed))
@@ -350,12 +352,12 @@ class Connection:
         sends = self.session.sends
         head = frames.encode_head(kind, id, message, len(payload))
         if frames.fits_one_record(len(head), len(payload)):
-            first = aead.seal_record(sends.key, sends.take(), frames.join_head(head, payload))
+            first = sends.record(frames.join_head(head, payload))
             return Outgoing(first, None, 0)
-        first = aead.seal_record(sends.key, sends.take(), frames.join_head(head))
-        key, counter = sends.key, sends.take(aead.record_count(len(payload)))
+        first = sends.record(frames.join_head(head))
+        key, suite, counter = sends.key, sends.suite, sends.take(aead.record_count(len(payload)))
         return Outgoing(
             first,
-            lambda: aead.seal_records(key, counter, payload),
+            lambda: aead.seal_records(key, counter, payload, suite),
             aead.sealed_length(len(payload)),
         )

@@ -6,7 +6,10 @@
  2. Each side's payload carries its Ed25519 key and that key's signature over role and handshake hash: the
     holder of that identity is in this very handshake. The initiator of an XX learns the responder's before
     it shows its own.
- 3. Whoever reads the last message confirms it with an empty record. The other side believes the handshake
+ 3. Beside it each says by one byte whether what follows may be under AESGCM, which a side offers where it has
+    that in hardware and it measures faster. It is used when both say so; the handshake itself is always under
+    ChaChaPoly, and nobody between the two can change the byte.
+ 4. Whoever reads the last message confirms it with an empty record. The other side believes the handshake
     done only then: so a wrong token is noticed by both, and a replayed first message leads nowhere.
 
 A side that gives up says why in a refusal: a record too short to be a Noise message. Refusals are not
@@ -17,6 +20,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from swarm.errors import SwarmError
+from swarm.wire import aead
 from swarm.wire.aead import LENGTH_BYTES, Tampered
 from swarm.wire.keys import (
     KEY_BYTES,
@@ -161,7 +165,8 @@ class Greeter:
     """One side of the handshake: what it sends first, and what it answers to each record.
 
     ``psk`` is the token; ``expected_key`` the identity the other side must prove; ``pinned`` False makes an
-    initiator that expects a key begin with XX all the same. After an error, `refusal` is what to tell the
+    initiator that expects a key begin with XX all the same; ``suite`` is what to encipher with if the other
+    side prefers it too, by default what is fastest here. After an error, `refusal` is what to tell the
     other side, if anything.
     """
 
@@ -174,6 +179,7 @@ class Greeter:
         expected_key: bytes | None = None,
         pinned: bool = True,
         peer: str = "The peer",
+        suite: aead.Suite | None = None,
     ) -> None:
         self.peer = peer
         self.initiator = initiator
@@ -182,6 +188,7 @@ class Greeter:
         self._keys = keys
         self._psk = psk
         self._expected_key = expected_key
+        self._suite = suite or aead.preferred()
         self._key: PeerKey | None = None
         self._step = 0
         pinned = initiator and pinned and expected_key is not None
@@ -259,16 +266,16 @@ class Greeter:
 
     def _proof(self, handshake_hash: bytes) -> bytes:
         signed = _proof_message(self.initiator, handshake_hash, self._keys.static)
-        return self._keys.key + self._keys.sign(signed)
+        return self._keys.key + self._keys.sign(signed) + bytes([self._suite is not aead.CHACHA])
 
     def _check(self, noise: Handshake, payload: bytes) -> None:
         if self._is_silent:
             if payload:
                 raise self._failed(Refusal.MALFORMED, "its first message says more than it may")
             return
-        key, signature = payload[:KEY_BYTES], payload[KEY_BYTES:]
+        key, signature, wish = payload[:KEY_BYTES], payload[KEY_BYTES:-1], payload[-1:]
         signed = _proof_message(not self.initiator, noise.payload_hash, noise.remote_static or b"")
-        if len(signature) != SIGNATURE_BYTES:
+        if len(signature) != SIGNATURE_BYTES or wish not in (b"\0", b"\1"):
             raise self._failed(Refusal.IDENTITY, "it did not prove an identity")
         try:
             verify(key, signed, signature)
@@ -278,10 +285,12 @@ class Greeter:
             self.refusal = Refusal.IDENTITY
             raise KeyChanged(peer=self.peer, found=key, expected=self._expected_key)
         self._key = PeerKey(key)
+        if wish == b"\0":
+            self._suite = aead.CHACHA
 
     def _finish(self, noise: Handshake, *, confirms: bool) -> None:
         assert self._key is not None
-        sends, receives = noise.split()
+        sends, receives = noise.split(self._suite)
         self.session = Session(self._key, noise.hash, self._mode, sends, receives, confirms)
 
     def _undecipherable(self, noise: Handshake) -> SwarmError:

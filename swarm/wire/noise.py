@@ -1,4 +1,5 @@
-"""The Noise protocol framework, revision 34: handshakes over 25519 with ChaChaPoly, sans-IO.
+"""The Noise protocol framework, revision 34: handshakes over 25519 with ChaChaPoly, sans-IO. What is said after
+a handshake may be under AESGCM, where its two sides agreed on that inside it.
 
 A pattern is a table of tokens; the machine below walks it. BLAKE2s and SHA256 hash. What it knows nothing
 of: identities, sockets, when a handshake may take place. http://www.noiseprotocol.org/noise.html
@@ -7,7 +8,7 @@ of: identities, sockets, when a handshake may take place. http://www.noiseprotoc
 import hashlib
 import hmac
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -79,11 +80,12 @@ class DhKeys:
 class Cipher:
     """One direction's key and counter (the CipherState of the specification)."""
 
-    __slots__ = ("key", "nonce")
+    __slots__ = ("key", "nonce", "suite")
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, suite: aead.Suite = aead.CHACHA) -> None:
         self.key = key
         self.nonce = 0
+        self.suite = suite
 
     def take(self, count: int = 1) -> int:
         """Reserves nonces for messages that are enciphered or deciphered later, in any order."""
@@ -95,11 +97,15 @@ class Cipher:
 
     def encrypt(self, plain: bytes | memoryview, associated: bytes = b"") -> bytes:
         """The next message, enciphered."""
-        return aead.seal(self.key, aead.nonce_of(self.take()), plain, associated)
+        return aead.seal(self.key, self.suite.nonce(self.take()), plain, associated, self.suite)
+
+    def record(self, parts: Sequence[bytes | bytearray | memoryview]) -> bytearray:
+        """The next message, of these joined parts, as the record that travels."""
+        return aead.seal_record(self.key, self.take(), parts, self.suite)
 
     def decrypt(self, sealed: bytes | memoryview, associated: bytes = b"") -> bytes:
         """The next message, deciphered. Raises Tampered, and then stays where it was."""
-        plain = aead.open_sealed(self.key, aead.nonce_of(self.nonce), sealed, associated)
+        plain = aead.open_sealed(self.key, self.suite.nonce(self.nonce), sealed, associated, self.suite)
         self.take()
         return plain
 
@@ -146,9 +152,9 @@ class _Symmetric:
         self.mix_hash(sealed)
         return plain
 
-    def split(self) -> tuple[Cipher, Cipher]:
+    def split(self, suite: aead.Suite) -> tuple[Cipher, Cipher]:
         first, second = self._expand(b"", 2)
-        return Cipher(first), Cipher(second)
+        return Cipher(first, suite), Cipher(second, suite)
 
 
 class Handshake:
@@ -235,11 +241,11 @@ class Handshake:
         self._step += 1
         return payload
 
-    def split(self) -> tuple[Cipher, Cipher]:
+    def split(self, suite: aead.Suite = aead.CHACHA) -> tuple[Cipher, Cipher]:
         """The ciphers to send and to receive with."""
         if not self.finished:
             raise NoiseError(reason="it is not finished")
-        first, second = self._symmetric.split()
+        first, second = self._symmetric.split(suite)
         return (first, second) if self._initiator else (second, first)
 
     def _write_token(self, token: str) -> bytes:

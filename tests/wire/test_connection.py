@@ -87,8 +87,7 @@ def wire_bytes(connection: Connection, *args: Any) -> bytes:
 
 def record(connection: Connection, plain: bytes) -> bytes:
     assert connection.session is not None
-    sends = connection.session.sends
-    return bytes(aead.seal_record(sends.key, sends.take(), [plain]))
+    return bytes(connection.session.sends.record([plain]))
 
 
 def head_record(connection: Connection, head: Any, tail: bytes = b"") -> bytes:

@@ -1,5 +1,6 @@
 """How peers come to trust a connection: identities, tokens, pins, versions, and who is told what."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm.errors import SwarmError
+from swarm.wire import aead
 from swarm.wire.aead import LENGTH_BYTES
 from swarm.wire.handshake import (
     MAGIC,
@@ -42,6 +44,22 @@ def shake(caller: Greeter, server: Greeter, change: Any = None) -> None:
             message = change(number, message)
         sent = reader.read(message)
         reader, writer, number = writer, reader, number + 1
+
+
+@pytest.mark.skipif(aead.AESGCM is None, reason="this processor has no instructions for AES-GCM")
+@pytest.mark.parametrize("expected", [None, SERVER.key])
+def test_aes_is_used_when_both_sides_want_it(expected: Any) -> None:
+    for wished in itertools.product((aead.CHACHA, aead.AESGCM), repeat=2):
+        caller = Greeter(CALLER, initiator=True, expected_key=expected, suite=wished[0])
+        server = Greeter(SERVER, initiator=False, suite=wished[1])
+        shake(caller, server)
+        assert caller.session is not None
+        assert server.session is not None
+        agreed = aead.AESGCM if wished == (aead.AESGCM, aead.AESGCM) else aead.CHACHA
+        for session in (caller.session, server.session):
+            assert session.sends.suite is session.receives.suite is agreed
+        there = server.session.receives.decrypt(caller.session.sends.encrypt(b"there"))
+        assert there == b"there"
 
 
 def greeters(

@@ -64,6 +64,62 @@ def test_chacha20_poly1305_vectors(vectors: Path) -> None:
     assert seen > 300
 
 
+SUITES = [aead.CHACHA] if aead.AESGCM is None else [aead.CHACHA, aead.AESGCM]
+GCM_KEY = "feffe9928665731c6d6a8f9467308308" * 2
+GCM_PLAIN = (
+    "d9313225f88406e5a55909c5aff5269a86a7a9531534f7da2e4c303d8a318a72"
+    "1c3c0c95956809532fcf0e2449a6b525b16aedf5aa0de657ba637b39"
+)
+GCM_SEALED = (
+    "522dc1f099567d07f47f37a32a84427d643a8cdcbfe5c0c97598a2bd2555d1aa"
+    "8cb08e48590dbb3da7b08b1056828838c5f61e6393ba7a0abcc9f662"
+    "76fc6ece0f4e1768cddf8853bb2d551b"
+)
+
+
+@pytest.mark.skipif(aead.AESGCM is None, reason="this processor has no instructions for AES-GCM")
+@pytest.mark.parametrize(
+    ("key", "nonce", "associated", "plain", "sealed"),
+    [
+        ("00" * 32, "00" * 12, "", "", "530f8afbc74536b9a963b4f1c4cb738b"),
+        (
+            "00" * 32,
+            "00" * 12,
+            "",
+            "00" * 16,
+            "cea7403d4d606b6e074ec5d3baf39d18d0d1c8a799996bf0265b98b5d48ab919",
+        ),
+        (
+            GCM_KEY,
+            "cafebabefacedbaddecaf888",
+            "feedfacedeadbeeffeedfacedeadbeefabaddad2",
+            GCM_PLAIN,
+            GCM_SEALED,
+        ),
+    ],
+)
+def test_aes_gcm_vectors_of_its_specification(
+    key: str, nonce: str, associated: str, plain: str, sealed: str
+) -> None:
+    """Cases 13, 14 and 16 of McGrew and Viega."""
+    assert aead.AESGCM is not None
+    given = [bytes.fromhex(part) for part in (key, nonce, plain, associated)]
+    found = aead.seal(*given, suite=aead.AESGCM)
+    assert found.hex() == sealed
+    given[2] = found
+    assert aead.open_sealed(*given, suite=aead.AESGCM).hex() == plain
+    given[2] = bytes([found[0] ^ 1]) + found[1:]
+    with pytest.raises(aead.Tampered):
+        aead.open_sealed(*given, suite=aead.AESGCM)
+
+
+def test_nonces_of_noise() -> None:
+    assert aead.CHACHA.nonce(0x0102) == bytes([0, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0])
+    if aead.AESGCM is not None:
+        assert aead.AESGCM.nonce(0x0102) == bytes([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2])
+    assert aead.preferred() in SUITES
+
+
 def test_an_identity_has_one_secret_and_two_keys() -> None:
     keys = KeyPair(bytes(range(32)))
     assert static_of(keys.key) == keys.static
@@ -90,30 +146,32 @@ def test_bad_keys_are_refused() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, aead.MAX_PLAIN - 1, aead.MAX_PLAIN, aead.MAX_PLAIN + 1, 200_000])
-def test_runs_of_records(size: int) -> None:
+@pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name)
+def test_runs_of_records(size: int, suite: aead.Suite) -> None:
     key, plain = bytes(range(32)), bytes(i * 7 & 255 for i in range(size))
-    sealed = aead.seal_records(key, 5, plain)
+    sealed = aead.seal_records(key, 5, plain, suite)
     assert len(sealed) == aead.sealed_length(size)
-    assert bytes(aead.open_records(key, 5, sealed, size)) == plain
+    assert bytes(aead.open_records(key, 5, sealed, size, suite)) == plain
     if size:
         for place in {0, 1, 2, len(sealed) // 2, len(sealed) - 1}:
             bad = bytearray(sealed)
             bad[place] ^= 1
             with pytest.raises(aead.Tampered):
-                aead.open_records(key, 5, memoryview(bad), size)
+                aead.open_records(key, 5, memoryview(bad), size, suite)
         with pytest.raises(aead.Tampered):
-            aead.open_records(key, 6, sealed, size)
+            aead.open_records(key, 6, sealed, size, suite)
     with pytest.raises(aead.Tampered):
-        aead.open_records(key, 5, sealed, size + 1)
+        aead.open_records(key, 5, sealed, size + 1, suite)
 
 
-def test_one_record() -> None:
+@pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name)
+def test_one_record(suite: aead.Suite) -> None:
     key = bytes(range(32))
-    assert aead.seal_record(key, 9, [b"one ", memoryview(b"two")]) == bytes(
-        aead.seal_records(key, 9, b"one two")
+    assert aead.seal_record(key, 9, [b"one ", memoryview(b"two")], suite) == bytes(
+        aead.seal_records(key, 9, b"one two", suite)
     )
     with pytest.raises(ValueError, match="do not fit"):
-        aead.seal_record(key, 0, [bytes(aead.MAX_PLAIN + 1)])
+        aead.seal_record(key, 0, [bytes(aead.MAX_PLAIN + 1)], suite)
 
 
 def test_failed_openings_leave_nothing_that_the_collector_trips_over() -> None:
