@@ -42,4 +42,4 @@ def test_its_command_exists(line: str) -> None:
             found = command.get_command(context, words.pop(0))
             assert found is not None
             command = found
-        assert command.make_context(line, words, resilient_parsing=True).args == []
+        assert command.make_context(line, words).args == []
