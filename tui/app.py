@@ -107,8 +107,9 @@ class SwarmApp(App[None]):
             return
         self._connected = True
         controller = self.chat.controller
-        controller.prefer(place=answers.target)
-        if directory_of(answers.target) is None:  # other commands take only swarms from there
+        directory = directory_of(answers.target)
+        controller.prefer(place=answers.target if directory else "")
+        if directory is None:  # other commands take only swarms from there
             remember(self.options.home / "settings.json", swarm=answers.target, model=answers.model)
         if not self._preferences.asked:
             controller.prefer(asked=True, lend=answers.lend, lend_disk_bytes=answers.disk_bytes,
@@ -150,6 +151,8 @@ class SwarmApp(App[None]):
     def _joined(self, event: Connected) -> None:
         status, controller = self.chat.status, self.chat.controller
         status.progress, status.problem = None, ""
+        if controller.preferences.place and not self.options.local:
+            controller.prefer(place="")
         controller.known_models = event.models
         self.chat.know()
         if not event.known and event.operator:

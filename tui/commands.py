@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from swarm.units import parse_bytes
 from tui.options import Sampling
-from tui.units import parse_bytes
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from swarm.peers.partner import Remote
 from swarm.peers.pool import Pool
 from swarm.peers.remote import RemoteExperts
 from swarm.peers.replication import count_replicas
+from swarm.units import format_share
 from swarm.wire.holdings import IndexSet
 from swarm.wire.keys import PeerKey
 from tui.messages import Notice, NoticeKind
-from tui.units import format_share
 from tui.views import PeerView, ReplyStats, Role
 
 

@@ -180,7 +180,8 @@ class Lines:
         if self.options.json:
             self._emit({"event": kind, "text": clean(text)})
         else:
-            self._errors.write(clean(text) + "\n")
+            prefix = "swarm: " if kind == "error" else ""
+            self._errors.write(prefix + clean(text) + "\n")
             self._errors.flush()
         self.failed = self.failed or kind == "error"
 
@@ -327,7 +328,7 @@ def run(
     source, output, errors = source or sys.stdin, output or sys.stdout, errors or sys.stderr
     target = options.target or load_remembered(options.home / "settings.json").swarm or ""
     if not target and not options.local:
-        errors.write("No swarm is known yet: give --tracker HOST or an invite, or --local DIR.\n")
+        errors.write("swarm: No swarm is known yet: give --tracker HOST or an invite, or --local DIR.\n")
         return 2
     backend = make() if make else _default(options)
     try:

@@ -23,7 +23,7 @@ class Preferences:
     """folded or shown."""
     mouse: str = "on"
     place: str = ""
-    """The invite, address or directory that was given last."""
+    """The directory that was given last, if that was later than any swarm."""
     lend: str = ""
     """"" (nothing), disk, compute or both."""
     lend_disk_bytes: int = 0

@@ -19,6 +19,7 @@ from swarm.peers.session import Session, join
 from swarm.peers.settings import home, remember
 from swarm.peers.target import parse_target
 from swarm.peers.trace import tracing
+from swarm.units import format_bytes, format_share, parse_bytes, parse_share
 from swarm.wire.rpc import ConnectionLost, Unreachable
 from tui import views
 from tui.backend import Donation
@@ -27,7 +28,6 @@ from tui.lending import Lending
 from tui.messages import Connected, Notice, NoticeKind, Phase, Progress
 from tui.options import Options
 from tui.place import Emit, NotThere, engine_options, expert_shape, storage_format
-from tui.units import format_bytes, format_share, parse_bytes, parse_share
 from tui.views import Ban, DonationView, ModelView, ReplyStats, Role, SwarmView
 
 _TICK_S = 0.25

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from swarm.units import format_bytes, format_count, format_ms, format_seconds, format_share, plural
 from tui.cleaner import clean_line
 from tui.commands import BY_NAME, COMMANDS, DISPLAY, NETWORK, SAMPLING, Command
 from tui.options import Sampling
 from tui.tables import Column
-from tui.units import format_bytes, format_count, format_ms, format_seconds, format_share, plural
 from tui.views import DonationView, ModelView, PeerView, ReplyStats, SwarmView
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from rich.cells import cell_len
 from rich.text import Text
 
+from swarm.units import format_bytes, format_count, format_share, plural
 from tui.cleaner import clean_line
 from tui.messages import Progress
 from tui.palette import Palette
-from tui.units import format_bytes, format_count, format_share, plural
 from tui.views import ReplyStats, SwarmView
 
 

@@ -2,7 +2,3 @@
 
 Nothing heavy is imported before a command runs, so `swarm --help` answers at once.
 """
-
-from swarm.cli.frame import main
-
-__all__ = ["main"]

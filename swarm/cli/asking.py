@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from swarm.cli.options import check_writable
+from swarm.units import parse_share
+
 if TYPE_CHECKING:
     from engine.engine import Engine
     from swarm.peers.models import OpenModel
@@ -41,11 +44,20 @@ class Share(click.ParamType[float]):
         """The share, 0 to 1."""
         if isinstance(value, float):
             return value
-        matched = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", str(value).strip())
-        share = float(matched[1]) / (100 if matched[2] else 1) if matched else -1.0
-        if not 0 <= share <= 1:
-            self.fail(f"{value!r} is no share; write it like 5% or 0.05.", param, ctx)
-        return share
+        try:
+            return parse_share(str(value))
+        except ValueError as error:
+            self.fail(f"{error}.", param, ctx)
+
+
+NOBODY_TO_TRACE = "--trace writes what donors are asked; with --local and --offline nobody is asked."
+
+
+def _writable(_ctx: click.Context, _parameter: click.Parameter, trace: Path | None) -> Path | None:
+    """The file of --trace, known to be writable before anything slow begins."""
+    if trace is not None:
+        check_writable(trace, "--trace")
+    return trace
 
 
 def asking_options(command: Command) -> Command:
@@ -70,7 +82,8 @@ def asking_options(command: Command) -> Command:
             ),
             click.option(
                 "--trace",
-                type=click.Path(path_type=Path, dir_okay=False, writable=True),
+                type=Path,
+                callback=_writable,
                 metavar="FILE",
                 help="Write what each layer asked of whom, as JSON lines.",
             ),

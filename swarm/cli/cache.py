@@ -20,9 +20,10 @@ def command() -> None:
 def list_models(as_json: bool) -> None:
     """Show the models that were used here, and how much of each is here."""
     from mirror.cas import Store
-    from swarm.cli.output import emit_json, size, table
+    from swarm.cli.output import emit_json, table
     from swarm.peers.kept import take_stock
     from swarm.peers.settings import home, load_remembered
+    from swarm.units import format_bytes
 
     paths = home()
     limit = load_remembered(paths.settings).cache_bytes
@@ -52,17 +53,17 @@ def list_models(as_json: bool) -> None:
             (
                 kept.manifest.name,
                 str(kept.manifest.version),
-                size(kept.here_bytes),
-                size(kept.manifest.total_bytes),
+                format_bytes(kept.here_bytes),
+                format_bytes(kept.manifest.total_bytes),
                 str(datetime.fromtimestamp(kept.manifest.issued, UTC).date()),
                 kept.remembered.signed.keyring.latest.hex()[:16],
             )
             for kept in stock.models
         ]))  # fmt: skip
-    bound = "no limit" if limit is None else f"limit {size(limit)}"
-    print(f"{size(stock.used_bytes)} in {paths.chunks} ({bound}).")
+    bound = "no limit" if limit is None else f"limit {format_bytes(limit)}"
+    print(f"{format_bytes(stock.used_bytes)} in {paths.chunks} ({bound}).")
     if stock.orphan_bytes:
-        print(f"{size(stock.orphan_bytes)} belong to no model in use; `swarm cache gc` removes them.")
+        print(f"{format_bytes(stock.orphan_bytes)} belong to no model in use; `swarm cache gc` removes them.")
 
 
 @command.command()
@@ -74,8 +75,9 @@ def verify(ctx: click.Context, as_json: bool) -> None:
     Exit code 1 when there were any.
     """
     from mirror.cas import Store
-    from swarm.cli.output import byte_progress, emit_json, size
+    from swarm.cli.output import byte_progress, emit_json
     from swarm.peers.settings import home
+    from swarm.units import format_bytes
 
     checked = damaged = done = 0
     with Store(home().chunks) as store, byte_progress("Checking") as show:
@@ -93,7 +95,7 @@ def verify(ctx: click.Context, as_json: bool) -> None:
             if damaged
             else "all right"
         )
-        print(f"{checked} chunks ({size(done)}): {removed}.")
+        print(f"{checked} chunks ({format_bytes(done)}): {removed}.")
     ctx.exit(1 if damaged else 0)
 
 
@@ -103,9 +105,10 @@ def verify(ctx: click.Context, as_json: bool) -> None:
 def gc(everything: bool, as_json: bool) -> None:
     """Remove the chunks that belong to no model in use."""
     from mirror.cas import Store
-    from swarm.cli.output import emit_json, size
+    from swarm.cli.output import emit_json
     from swarm.peers.kept import accepted, addresses
     from swarm.peers.settings import home
+    from swarm.units import format_bytes
 
     paths = home()
     wanted = set() if everything else addresses(accepted(paths))
@@ -114,7 +117,7 @@ def gc(everything: bool, as_json: bool) -> None:
     if as_json:
         emit_json({"freed_bytes": freed})
     else:
-        print(f"{size(freed)} freed.")
+        print(f"{format_bytes(freed)} freed.")
 
 
 @command.command()
@@ -125,12 +128,12 @@ def limit(size: str) -> None:
     When it is reached, what was not used for longest makes room.
     """
     from swarm.cli.output import say
-    from swarm.cli.output import size as shown
     from swarm.peers.settings import home, remember
+    from swarm.units import format_bytes
 
     count = None if size == "none" else SIZE.convert(size, None, None)
     remember(home().settings, cache_bytes=count)
-    say("No limit from now on." if count is None else f"At most {shown(count)} from now on.")
+    say("No limit from now on." if count is None else f"At most {format_bytes(count)} from now on.")
 
 
 @command.command()
@@ -139,7 +142,8 @@ def limit(size: str) -> None:
 def prefetch(invite: str | None, tracker: str | None, token: str | None, model: str | None) -> None:
     """Fetch all of a model, so that it can be used offline."""
     from swarm.cli.joining import joined
-    from swarm.cli.output import byte_progress, say, size
+    from swarm.cli.output import byte_progress, say
+    from swarm.units import format_bytes
 
     with joined(parse_target(invite, tracker), token) as (network, session):
         found = network.call(session.open_model, model)
@@ -148,4 +152,6 @@ def prefetch(invite: str | None, tracker: str | None, token: str | None, model: 
         with byte_progress(f"Fetching {found.info.name}") as show:
             network.call(found.fetch_all, lambda done: show(done, tree.total_bytes, ""))
         fetched = found.mirror.progress.fetched_bytes - before.fetched_bytes
-        say(f"{found.info.name} version {found.info.version} is complete here; {size(fetched)} were fetched.")
+        say(
+            f"{found.info.name} version {found.info.version} is complete here; {format_bytes(fetched)} were fetched."
+        )

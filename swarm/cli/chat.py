@@ -8,13 +8,15 @@ from pathlib import Path
 
 import click
 
-from swarm.cli.asking import asking_options
+from swarm.cli.asking import NOBODY_TO_TRACE, asking_options
 from swarm.cli.options import DIRECTORY, parse_target, sampling_options, swarm_options, weights_options
 
 
 @click.command("chat", short_help="Chat with a model of a swarm, or with a local one.")
 @swarm_options
-@click.option("--local", type=DIRECTORY, metavar="DIR", help="A model directory or GGUF file here; needs no network.")
+@click.option(
+    "--local", type=DIRECTORY, metavar="DIR", help="A model directory or GGUF file here; needs no network."
+)
 @click.option("--model", metavar="NAME", help="Which model, where the swarm has several.")
 @click.option("--offline", is_flag=True, help="Use what was fetched before, and no network.")
 @click.option("--system", metavar="TEXT", help="System prompt.")
@@ -51,16 +53,18 @@ def command(
     """Chat with a model of a swarm, or with a local one.
 
     INVITE is what `swarm serve` printed: where the swarm is and whose signature counts. Without it and
-    without --tracker the swarm used last is taken.
+    without --tracker the swarm used last is taken, by whatever command.
 
     Off a terminal each line of standard input is a question, and the answer is plain text on standard output.
     """
-    from swarm.peers.settings import home, load_remembered, remember
+    from swarm.peers.settings import home
     from tui.options import Options, Sampling
 
     target = parse_target(invite, tracker)
     if target and local:
         raise click.UsageError("Give a swarm or --local DIR, not both.")
+    if trace is not None and (local or offline):
+        raise click.UsageError(NOBODY_TO_TRACE)
     options = Options(
         home=home().data,
         target=target,
@@ -90,7 +94,4 @@ def command(
         from tui.app import run
     else:
         from tui.lines import run
-    code = run(options)
-    if code == 0 and target and load_remembered(home().settings).swarm is None:
-        remember(home().settings, swarm=target)
-    ctx.exit(code)
+    ctx.exit(run(options))

@@ -8,14 +8,16 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 70 a fault of ours, 130 interrupted
 
 import importlib
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import NoReturn
 
 import click
 
-from swarm.cli.problems import Problem, explain
+from swarm.cli.output import say
+from swarm.cli.problems import explain
+from swarm.cli.streams import drop_output
 
 COMMANDS = {
     "serve": "Serve a model directory to a swarm.",
@@ -94,18 +96,19 @@ def swarm(ctx: click.Context) -> None:
         ctx.invoke(chat)
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Runs one command line and gives its exit code; prints what went wrong in one line."""
+def run(arguments: Sequence[str], *, interruptible: bool = False) -> int:
+    """Runs one command line and gives its exit code; prints what went wrong in one line.
+
+    When `interruptible`, a Ctrl-C raises KeyboardInterrupt from here on.
+    """
     try:
+        if interruptible:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         outcome = swarm.main(args=list(arguments), prog_name="swarm", standalone_mode=False)
         sys.stdout.flush()
         return outcome if isinstance(outcome, int) else 0
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read our output has left, which is no failure of ours; keep the interpreter from saying so.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except Exception as error:  # noqa: BLE001 - the boundary: no traceback reaches a user
         return _report(error)
     except BaseExceptionGroup as group:
@@ -115,12 +118,9 @@ def run(arguments: Sequence[str]) -> int:
 def _report(error: BaseException) -> int:
     if os.environ.get("SWARM_DEBUG"):
         traceback.print_exception(error)
-    problem: Problem = explain(error)
+    problem = explain(error)
+    if problem.output_lost:
+        drop_output()
     if problem.text:
-        print(f"swarm: {problem.text}", file=sys.stderr)
+        say(f"swarm: {problem.text}")
     return problem.exit_code
-
-
-def main() -> NoReturn:
-    """The console script."""
-    sys.exit(run(sys.argv[1:]))

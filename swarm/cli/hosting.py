@@ -76,8 +76,10 @@ def identity_of(paths: Home) -> Identity:
 
 
 def operator_of(paths: Home, key_file: Path | None) -> Identity:
-    """The operator's key, made on first use."""
-    return Identity.load_or_create(key_file or paths.operator_key)
+    """The operator's key: this machine's own is made on first use, one at another place must be there."""
+    if key_file is None:
+        return Identity.load_or_create(paths.operator_key)
+    return Identity.load(key_file)  # a mistyped path must not make the model somebody else's
 
 
 def invite_address(place: Place, port: int) -> Address:

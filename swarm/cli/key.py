@@ -17,6 +17,21 @@ def command() -> None:
 
 
 @command.command()
+@click.argument("file", required=False, type=DIRECTORY, metavar="[FILE]")
+def new(file: Path | None) -> None:
+    """Make an operator's key in FILE, or the one of this machine.
+
+    A key that is there already is kept, and that is an error.
+    """
+    from swarm.trust.identity import Identity
+
+    path = _path(file)
+    made = Identity(Identity.generate().seed)
+    made.save(path)
+    print(f"{path} holds the new key {made.key.hex()}. Keep a copy offline: nothing replaces a lost key.")
+
+
+@command.command()
 @KEY
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def show(key_file: Path | None, as_json: bool) -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from swarm.cli.asking import Asking, asking_options, say_summary
-from swarm.cli.options import DIRECTORY, parse_target, swarm_options, weights_options
+from swarm.cli.asking import NOBODY_TO_TRACE, Asking, asking_options, say_summary
+from swarm.cli.options import DIRECTORY, check_writable, parse_target, swarm_options, weights_options
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,7 +22,9 @@ MAX_IDS_BYTES = 64 << 20
 
 @click.command("logits", short_help="Write a model's logits for given token ids.")
 @swarm_options
-@click.option("--local", type=DIRECTORY, metavar="DIR", help="A model directory or GGUF file here; needs no network.")
+@click.option(
+    "--local", type=DIRECTORY, metavar="DIR", help="A model directory or GGUF file here; needs no network."
+)
 @click.option("--model", metavar="NAME", help="Which model, where the swarm has several.")
 @click.option("--offline", is_flag=True, help="Use what is on this machine, without any network.")
 @click.option(
@@ -70,14 +72,22 @@ def command(
     target = parse_target(invite, tracker)
     if (local is None) == (target is None and not offline):
         raise click.UsageError("Give either a swarm (INVITE or --tracker) or --local DIR.")
+    if trace is not None and (local is not None or offline):
+        raise click.UsageError(NOBODY_TO_TRACE)
     ids = read_ids(ids_file)
-    _check_writable(out)
+    check_writable(out, "--out")
     asking = Asking(hedge, audit, trace, say_summary, keep=expert_ram is not None)
     with opened(target, token, local, model, weights, expert_ram, offline=offline, asking=asking) as engine:
         beyond = next((number for number in ids if number >= engine.model.vocab_size), None)
         if beyond is not None:
             raise click.ClickException(
                 f"Token {beyond} is outside this model's vocabulary of {engine.model.vocab_size:,}."
+            )
+        room = engine.model.context_length
+        if len(ids) + max(greedy - 1, 0) > room:
+            more = f" and {greedy:,} more tokens" if greedy else ""
+            raise click.ClickException(
+                f"{len(ids):,} token ids{more} do not fit this model's context of {room:,}; give fewer."
             )
         logits = logits_of(engine.model, engine.experts, ids)
         tokens, _ = continue_greedily(engine.model, engine.experts, ids, greedy) if greedy else ([], None)
@@ -91,21 +101,24 @@ def command(
 
 def read_ids(path: Path) -> list[int]:
     """Token ids from a file, or from standard input for "-"; a ClickException says what is wrong."""
+    name = "standard input" if str(path) == "-" else str(path)
     try:
         content = sys.stdin.buffer.read(MAX_IDS_BYTES + 1) if str(path) == "-" else path.read_bytes()
         text = content.decode()
     except UnicodeDecodeError:
         raise click.ClickException(
-            f"{path} is not text; give token ids as a JSON list or as numbers."
+            f"{name} is not text; give token ids as a JSON list or as numbers."
         ) from None
     if len(content) > MAX_IDS_BYTES:
-        raise click.ClickException(f"{path} is larger than {MAX_IDS_BYTES:,} bytes.")
+        raise click.ClickException(f"{name} is larger than {MAX_IDS_BYTES:,} bytes.")
     words = re.split(r"[\s,]+", text.strip().removeprefix("[").removesuffix("]").strip())
     if words == [""]:
-        raise click.ClickException(f"{path} holds no token ids.")
+        raise click.ClickException(f"{name} holds no token ids.")
     odd = next((word for word in words if not (word.isascii() and word.isdigit() and len(word) < 10)), None)
     if odd is not None:
-        raise click.ClickException(f"{path}: {odd[:40]!r} is not a token id.")
+        raise click.ClickException(
+            f"{name}: {odd[:40]!r} is not a token id; give a JSON list, or numbers between spaces or commas."
+        )
     return [int(word) for word in words]
 
 
@@ -124,13 +137,3 @@ def save_array(path: Path, array: "npt.NDArray[np.float32]") -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-
-
-def _check_writable(path: Path) -> None:
-    """Says before the work that its result could not be written."""
-    if path.is_dir():
-        raise click.ClickException(f"{path} is a directory; --out takes a file.")
-    if not path.parent.is_dir():
-        raise click.ClickException(f"{path.parent} is no directory; make it first.")
-    if not os.access(path.parent, os.W_OK):
-        raise click.ClickException(f"{path.parent} is not writable; choose another --out.")

@@ -26,7 +26,8 @@ def command(
         _print_families(as_json)
         return
     from swarm.cli.joining import joined
-    from swarm.cli.output import emit_json, say, size, table
+    from swarm.cli.output import emit_json, say, table
+    from swarm.units import format_bytes
 
     with joined(parse_target(invite, tracker), token, offline=offline) as (network, session):
         models = network.call(session.models)
@@ -44,7 +45,7 @@ def command(
         (
             model.name,
             str(model.version),
-            size(model.size_bytes),
+            format_bytes(model.size_bytes),
             str(model.experts or "-"),
             str(model.holders) if session.online else "-",
             _covered(model) if session.online else "-",

@@ -1,22 +1,23 @@
 """Options that several commands share, declared once: where the swarm is, which weights, how to sample."""
 
-import re
+import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from swarm.units import parse_bytes
+
 if TYPE_CHECKING:
     from swarm.wire.address import Address
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 
 
 class Size(click.ParamType[int]):
-    """A number of bytes as people write it: 500MB, 8GB, 1.5GiB, 4096."""
+    """A number of bytes as people write it: 500MB, 8GB, 1.5GiB, 4096. Never none at all."""
 
     name = "size"
 
@@ -24,24 +25,56 @@ class Size(click.ParamType[int]):
         """The number of bytes; a usage error for anything else."""
         if isinstance(value, int):
             return value
-        matched = _SIZE.fullmatch(value.strip())
-        if not matched:
-            self.fail(f"{value!r} is not a size; write it like 500MB, 8GB or 1.5GiB.", param, ctx)
-        number, unit, binary = matched.groups()
-        scale = _UNITS[unit.upper()]
-        if binary:
-            scale = 1024 ** list(_UNITS).index(unit.upper())
-        return int(float(number) * scale)
+        try:
+            count = parse_bytes(value)
+        except ValueError as error:
+            self.fail(f"{error}.", param, ctx)
+        if not count:
+            self.fail(f"{value!r} is nothing; give a size of at least one byte.", param, ctx)
+        return count
 
 
 SIZE = Size()
 
 
 def parse_target(invite: str | None, tracker: str | None) -> str | None:
-    """The one place a swarm was named at: INVITE or --tracker. Both is a usage error, neither is None."""
-    if invite and tracker:
+    """The one place a swarm was named at: INVITE or --tracker. Both, or an empty one, is a usage error."""
+    if invite is not None and tracker is not None:
         raise click.UsageError("Give an invite or --tracker, not both.")
-    return invite or tracker
+    named = tracker if invite is None else invite
+    if named is not None and not named.strip():
+        what = "--tracker" if invite is None else "The invite"
+        raise click.UsageError(f"{what} is empty; leave it out to take the swarm used last.")
+    return named
+
+
+def check_writable(path: Path, option: str) -> None:
+    """Says before the work that its result could not be written to a file. Raises ClickException."""
+    folder = path.parent
+    if path.is_dir():
+        raise click.ClickException(f"{path} is a directory; {option} takes a file.")
+    if not folder.is_dir():
+        what = (
+            "is not a directory; choose another"
+            if folder.exists()
+            else "does not exist; make it first, or choose another"
+        )
+        raise click.ClickException(f"{folder} {what} {option}.")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise click.ClickException(f"{path} cannot be written (permission denied); choose another {option}.")
+
+
+class Number(click.FloatRange):
+    """A number within bounds; NaN is none, and infinity lies beyond all of them."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number; a usage error for anything else."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a number that can be used.", param, ctx)
+        return number
 
 
 def swarm_options(command: Command) -> Command:
@@ -89,17 +122,13 @@ def sampling_options(command: Command) -> Command:
     positive = click.IntRange(min=1)
     for add in reversed(
         (
+            click.option("--temperature", type=Number(min=0), help="0 always takes the likeliest token."),
             click.option(
-                "--temperature", type=click.FloatRange(min=0), help="0 always takes the likeliest token."
-            ),
-            click.option(
-                "--top-p", type=click.FloatRange(0, 1, min_open=True), help="Least share of probability kept."
+                "--top-p", type=Number(0, 1, min_open=True), help="Least share of probability kept."
             ),
             click.option("--top-k", type=click.IntRange(min=0), help="Number of tokens kept; 0: all."),
-            click.option(
-                "--min-p", type=click.FloatRange(0, 1), help="Keep tokens this likely beside the likeliest."
-            ),
-            click.option("--repeat-penalty", type=click.FloatRange(min=0, min_open=True), help="1: none."),
+            click.option("--min-p", type=Number(0, 1), help="Keep tokens this likely beside the likeliest."),
+            click.option("--repeat-penalty", type=Number(min=0, min_open=True), help="1: none."),
             click.option("--seed", type=click.IntRange(min=0), help="Makes sampling repeatable."),
             click.option("--max-tokens", type=positive, help="Longest reply."),
         )

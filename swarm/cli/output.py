@@ -7,10 +7,11 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from swarm.errors import clean_text
+from swarm.units import format_bytes
 
 _QUIET_S = 10.0
 """Off a terminal, progress is reported no more often than this."""
@@ -18,23 +19,13 @@ _QUIET_S = 10.0
 
 def say(text: str) -> None:
     """A line of news on standard error; control characters in it do no harm."""
-    print(clean_text(text), file=sys.stderr, flush=True)
+    with suppress(OSError):  # nobody may fail because there is nowhere to say so
+        print(clean_text(text), file=sys.stderr, flush=True)
 
 
 def emit_json(value: Any) -> None:
     """One JSON document a line on standard output."""
     print(json.dumps(value, ensure_ascii=False, sort_keys=False), flush=True)
-
-
-def size(count: float) -> str:
-    """A number of bytes for people: 512 B, 1.5 MB, 4.0 GB."""
-    if count < 1000:
-        return f"{count:.0f} B"
-    for unit in ("kB", "MB", "GB"):
-        count /= 1000
-        if count < 999.95:
-            return f"{count:.1f} {unit}"
-    return f"{count / 1000:.1f} TB"
 
 
 def table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
@@ -98,5 +89,5 @@ class _Lines:
         if now - self._spoken < _QUIET_S:
             return
         self._spoken = now
-        speed = size(done / (now - self._started))
-        say(f"{self._label}: {size(done)} of {size(total)}, {speed}/s {detail}".rstrip())
+        speed = format_bytes(done / (now - self._started))
+        say(f"{self._label}: {format_bytes(done)} of {format_bytes(total)}, {speed}/s {detail}".rstrip())

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import click
 
+from swarm.cli.streams import OutputLost
 from swarm.errors import SwarmError, clean_text
 
 FAILED, USAGE, OUR_FAULT, INTERRUPTED = 1, 2, 70, 130
@@ -20,6 +21,8 @@ REMEDIES = {
     errno.EACCES: "permission denied; check its owner and mode",
     errno.EPERM: "not permitted; check its owner and mode",
     errno.ENOENT: "no such file or directory",
+    errno.ENOTDIR: "a part of that path is a file and no directory; choose another place",
+    errno.EISDIR: "that is a directory; name a file",
     errno.EROFS: "the file system is read-only; choose another place",
     errno.EMFILE: "too many open files; raise the limit with `ulimit -n`",
     errno.EADDRINUSE: "that port is taken; choose another with --port",
@@ -34,19 +37,27 @@ class Problem:
 
     text: str
     exit_code: int
+    output_lost: bool = False
+    """Standard output takes nothing more."""
 
 
 def explain(error: BaseException) -> Problem:
     """The line and exit code for anything a command raised."""
     leaf = _most_telling(error)
+    if _came_of_an_interrupt(leaf):
+        return Problem("", INTERRUPTED)
     match leaf:
         case click.exceptions.Exit():
             return Problem("", leaf.exit_code)
-        case click.Abort() | KeyboardInterrupt():
+        case click.Abort():
             return Problem("", INTERRUPTED)
         case click.UsageError():
             command = leaf.ctx.command_path if leaf.ctx else "swarm"
             return Problem(_one_line(f"{leaf.format_message()} Try `{command} --help`."), USAGE)
+        case OutputLost() if leaf.reader_left:
+            return Problem("", 0, output_lost=True)  # whoever reads knows enough, which is no failure of ours
+        case OutputLost():
+            return Problem(f"standard output could not be written: {leaf}", FAILED, output_lost=True)
         case click.ClickException():
             return Problem(_one_line(leaf.format_message()), FAILED)
         case SwarmError():
@@ -81,18 +92,30 @@ def _is_engine_error(error: BaseException) -> bool:
 def _most_telling(error: BaseException) -> BaseException:
     """The one error of a (nested) group that explains the others.
 
-    The user's interrupt comes first; then a fault of ours, which must not hide behind a connection it broke;
-    then what names a culprit; last what the system said.
+    The user's interrupt comes first, then the loss of standard output, which ends a program in any state; then a
+    fault of ours, which must not hide behind a connection it broke; then what names a culprit; last what the
+    system said.
     """
     return min(_leaves(error), key=_rank)
+
+
+def _came_of_an_interrupt(error: BaseException | None) -> bool:
+    """True when a Ctrl-C is at the bottom of an error: an import that it breaks fails in ways of its own."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _rank(leaf: BaseException) -> int:
     if isinstance(leaf, KeyboardInterrupt):
         return 0
+    if isinstance(leaf, OutputLost):
+        return 1
     if isinstance(leaf, click.ClickException | SwarmError) or _is_engine_error(leaf):
-        return 2
-    return 3 if isinstance(leaf, OSError) else 1
+        return 3
+    return 4 if isinstance(leaf, OSError) else 2
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

@@ -8,11 +8,12 @@ from typing import Any
 
 import trio
 
-from swarm.cli.output import emit_json, say, size
+from swarm.cli.output import emit_json, say
 from swarm.peers.announce import Standing
 from swarm.peers.inspect import ModelFacts
 from swarm.peers.maintainer import Maintainer
 from swarm.trust.manifest import SignedManifest
+from swarm.units import format_bytes
 from swarm.wire.address import Address
 from swarm.wire.rpc import Peer
 
@@ -63,7 +64,7 @@ class ServeReport:
         until = datetime.fromtimestamp(manifest.expires, UTC).date()
         print(
             f"Serving {manifest.name}, version {manifest.version} ({facts.model.family}, "
-            f"{size(manifest.total_bytes)}) at {facts.address}\n"
+            f"{format_bytes(manifest.total_bytes)}) at {facts.address}\n"
             f"Signed by operator {facts.signed.signer.hex()[:16]} until {until}.\n\n"
             f"Chat from any machine that reaches this one:\n\n  swarm chat {facts.invite}\n\nCtrl-C ends it.",
             flush=True,
@@ -84,11 +85,11 @@ class ServeReport:
             self._event("executing", held_bytes=held_bytes, total_bytes=total_bytes)
         elif held_bytes < total_bytes:
             self._say(
-                f"Running experts for others: {size(held_bytes)} of {size(total_bytes)} fit in memory, "
+                f"Running experts for others: {format_bytes(held_bytes)} of {format_bytes(total_bytes)} fit in memory, "
                 "the others are read when they are asked for."
             )
         else:
-            self._say(f"Running experts for others, all {size(total_bytes)} from memory.")
+            self._say(f"Running experts for others, all {format_bytes(total_bytes)} from memory.")
 
     def not_executing(self, reason: Exception) -> None:
         """Experts are not run for others, or no more."""
@@ -142,7 +143,7 @@ class ServeReport:
                 await trio.sleep(pause_s)
                 speed = (served.bytes - before) / pause_s
                 before = served.bytes
-                text = f"{len(self._peers)} connected, {size(served.bytes)} served, {size(speed)}/s"
+                text = f"{len(self._peers)} connected, {format_bytes(served.bytes)} served, {format_bytes(speed)}/s"
                 if self._as_json:
                     if text != last:
                         self._event(

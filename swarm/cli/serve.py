@@ -35,7 +35,11 @@ INTERRUPTED = 130
 @click.option("--name", metavar="NAME", help="The model's name in the swarm; by default the directory's.")
 @click.option("--advertise", metavar="HOST[:PORT]", help="Where others reach this machine, for the invite.")
 @click.option(
-    "--key", "key_file", type=DIRECTORY, metavar="FILE", help="The operator's key; made on first use."
+    "--key",
+    "key_file",
+    type=DIRECTORY,
+    metavar="FILE",
+    help="The operator's key; by default this machine's, made on first use.",
 )
 @click.option(
     "--signed",

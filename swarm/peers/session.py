@@ -11,7 +11,7 @@ how old it is, and reads what is on this machine; once the swarm answers again, 
 
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import trio
@@ -47,7 +47,7 @@ from swarm.peers.pool import Pool
 from swarm.peers.proof import Proof
 from swarm.peers.remote import RemoteExperts, Rules
 from swarm.peers.replicas import SwarmReplicas
-from swarm.peers.settings import Home, load_remembered
+from swarm.peers.settings import Home, load_remembered, remember
 from swarm.peers.target import Target
 from swarm.peers.tracking import TrackerClient, TrackerSilent
 from swarm.trust.files import write_atomically
@@ -318,6 +318,8 @@ async def join(
 ) -> AsyncIterator[Session]:
     """Joins a swarm for the length of a block; leaves the network alone when `offline`.
 
+    A swarm that was reached is remembered as the one used last.
+
     identity: who to be in it; None: this machine's own.
 
     Raises:
@@ -339,6 +341,9 @@ async def join(
                 await session.stay_offline()
             else:
                 await session.connect()
+                if session.online:
+                    with suppress(OSError):  # a full disk: it is only for the next time
+                        await trio.to_thread.run_sync(partial(remember, home.settings, swarm=str(target)))
             yield session
             nursery.cancel_scope.cancel()
     finally:

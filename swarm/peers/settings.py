@@ -20,6 +20,10 @@ class SettingsDamaged(SwarmError):
     """{path} is not a settings file of Swarm ({reason}); repair it, or delete it to be asked again."""
 
 
+class HomeIsAFile(SwarmError):
+    """SWARM_HOME names {path}, which is not a directory; name one, or take SWARM_HOME away."""
+
+
 @dataclass(frozen=True, slots=True)
 class Home:
     """The two directories below which every file of ours lies. Nothing is created by asking for a path."""
@@ -86,9 +90,11 @@ class Home:
 
 
 def home() -> Home:
-    """The directories of this user, by `SWARM_HOME` or the platform's custom."""
+    """The directories of this user, by `SWARM_HOME` or the platform's custom. Raises HomeIsAFile."""
     if root := os.environ.get("SWARM_HOME"):
         path = Path(root).expanduser().absolute()
+        if path.exists() and not path.is_dir():
+            raise HomeIsAFile(path=path)
         return Home(path, path / "cache")
     return Home(
         Path(platformdirs.user_data_dir("swarm", appauthor=False)),

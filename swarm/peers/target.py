@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from swarm.errors import SwarmError
-from swarm.trust.invite import is_invite, parse_invite, token_from_text
+from swarm.trust.invite import Invite, is_invite, parse_invite, token_from_text
 from swarm.wire.address import Address, parse_address
 from swarm.wire.keys import PeerKey
 
@@ -21,6 +21,12 @@ class Target:
     """Whose signature counts; None: whoever is met first under a model's name."""
     tracker: PeerKey | None = None
     token: bytes | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        """What `parse_target` reads this from again, the token with it."""
+        if self.operator is None and self.tracker is None and self.token is None:
+            return str(self.address)
+        return str(Invite(self.address, self.operator, self.tracker, self.token))
 
 
 def parse_target(text: str, token: str | None = None) -> Target:

@@ -16,6 +16,10 @@ class UnreadableKey(SwarmError):
     """The key file {path} cannot be used: {reason}."""
 
 
+class NoSuchKey(UnreadableKey):
+    """There is no key at {path}; check the path, or make a key there with: swarm key new {path}"""
+
+
 class KeyFileTooOpen(SwarmError):
     """The key file {path} can be read by others (mode {mode}); run: chmod 600 {path}."""
 
@@ -25,7 +29,7 @@ class Identity(KeyPair):
 
     @classmethod
     def load(cls, path: Path) -> "Identity":
-        """Reads a key file. Raises UnreadableKey, KeyFileTooOpen."""
+        """Reads a key file. Raises NoSuchKey, UnreadableKey, KeyFileTooOpen."""
         try:
             with path.open("rb") as file:
                 status = os.fstat(file.fileno())
@@ -34,6 +38,8 @@ class Identity(KeyPair):
                 if status.st_mode & 0o077:
                     raise KeyFileTooOpen(path=path, mode=f"{stat.S_IMODE(status.st_mode):o}")
                 content = file.read(_MAX_FILE_BYTES)
+        except FileNotFoundError:
+            raise NoSuchKey(path=path) from None
         except OSError as error:
             raise UnreadableKey(path=path, reason=error.strerror or "it cannot be read") from error
         try:
@@ -53,7 +59,9 @@ class Identity(KeyPair):
         try:
             write_atomically(path, f"{_HEADER}{self.seed.hex()}\n".encode("ascii"), replace=False)
         except FileExistsError:
-            raise UnreadableKey(path=path, reason="another key is there, and it was kept") from None
+            raise UnreadableKey(
+                path=path, reason="another key is there, and it was kept; choose another place"
+            ) from None
         except OSError as error:
             raise UnreadableKey(path=path, reason=error.strerror or "it cannot be written") from error
 

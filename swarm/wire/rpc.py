@@ -15,6 +15,7 @@ can call ``caller.request``, and `connect` takes handlers too.
 A message whose reply carries a payload declares how long it may be (``register(..., reply_payload=N)``).
 """
 
+import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -197,5 +198,5 @@ def _why_unreachable(error: OSError) -> str:
     if isinstance(error, socket.gaierror):
         return "there is no host of that name"
     causes = error.__cause__.exceptions if isinstance(error.__cause__, BaseExceptionGroup) else ()
-    found = [cause for cause in causes if isinstance(cause, OSError) and cause.strerror]
-    return words_of(found[0] if found else error)
+    numbers = [cause.errno for cause in causes if isinstance(cause, OSError) and cause.errno]
+    return os.strerror(numbers[0]).lower() if numbers else words_of(error)

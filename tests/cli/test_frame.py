@@ -59,6 +59,13 @@ def raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     monkeypatch.setattr(frame.swarm, "main", fail)
 
 
+def after_an_interrupt() -> RuntimeError:
+    """What an import makes of a Ctrl-C."""
+    error = RuntimeError("Error calling __set_name__ on 'threadsafe_cached_property' instance")
+    error.__cause__ = KeyboardInterrupt()
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "code", "text"),
     [
@@ -74,6 +81,7 @@ def raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
         ),
         (click.ClickException("told\nin two lines"), 1, "told in two lines"),
         (RuntimeError("\x1b]0;title\x07red"), 70, "title"),
+        (after_an_interrupt(), 130, ""),
     ],
 )
 def test_every_error_is_one_clean_line(

@@ -1,16 +1,16 @@
-"""Sizes as people write them."""
+"""What options take: sizes as people write them, numbers, one swarm, files that can be written."""
+
+from pathlib import Path
 
 import click
 import pytest
 
-from swarm.cli.options import SIZE, parse_target
-from swarm.cli.output import size
+from swarm.cli.options import SIZE, Number, check_writable, parse_target
 
 
 @pytest.mark.parametrize(
     ("text", "count"),
     [
-        ("0", 0),
         ("4096", 4096),
         ("500MB", 500_000_000),
         ("1.5GiB", 3 << 29),
@@ -22,7 +22,7 @@ def test_sizes(text: str, count: int) -> None:
     assert SIZE.convert(text, None, None) == count
 
 
-@pytest.mark.parametrize("text", ["", "-1", "8 gigs", "GB", "1e9", "8GBB", "٣GB!"])
+@pytest.mark.parametrize("text", ["", "0", "0GB", "0.2", "-1", "8 gigs", "GB", "1e9", "8GBB", "٣GB!"])
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
         SIZE.convert(text, None, None)
@@ -32,13 +32,22 @@ def test_a_swarm_is_named_once() -> None:
     assert parse_target("swarm://x", None) == "swarm://x"
     assert parse_target(None, "host") == "host"
     assert parse_target(None, None) is None
-    with pytest.raises(click.UsageError):
-        parse_target("swarm://x", "host")
+    for invite, tracker in (("swarm://x", "host"), ("", "host"), ("", None), (None, " ")):
+        with pytest.raises(click.UsageError):
+            parse_target(invite, tracker)
 
 
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (4.0e9, "4.0 GB"), (999_999, "1.0 MB"), (3e12, "3.0 TB")],
-)
-def test_sizes_for_people(count: float, text: str) -> None:
-    assert size(count) == text
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "-1", "warm", "1,5"])
+def test_what_is_no_number_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        Number(min=0).convert(text, None, None)
+
+
+def test_a_file_that_cannot_be_written_is_named_with_its_option(tmp_path: Path) -> None:
+    check_writable(tmp_path / "new", "--out")
+    (tmp_path / "file").write_text("")
+    check_writable(tmp_path / "file", "--out")
+    for path in (tmp_path, tmp_path / "none" / "file", tmp_path / "file" / "file"):
+        with pytest.raises(click.ClickException, match="--out") as told:
+            check_writable(path, "--out")
+        assert str(path if path == tmp_path else path.parent) in str(told.value)

@@ -36,7 +36,7 @@ def test_in_a_log_progress_is_reported_now_and_then(capsys: pytest.CaptureFixtur
         lines.show(second * 1_000_000, 100_000_000, "model.safetensors")
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 3
-    assert said[0] == "Hashing: 10.0 MB of 100.0 MB, 1.0 MB/s model.safetensors"
+    assert said[0] == "Hashing: 10.0 MB of 100 MB, 1.0 MB/s model.safetensors"
 
 
 def test_short_work_says_nothing_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from swarm.cli.frame import run
-from swarm.demo.generated import write_checkpoint
+from swarm.demo.generated import Shape, write_checkpoint
 from tests.e2e.processes import Served, serving
 
 
@@ -96,6 +96,35 @@ def test_an_unreadable_operator_key(
     assert key.read_text() == content
 
 
+def test_a_mistyped_path_makes_no_new_operator(line: Callable[..., str], model: Path, tmp_path: Path) -> None:
+    key = tmp_path / "operator.kye"
+    said = line("serve", "--model", model, "--port", "0", "--key", key)
+    assert str(key) in said
+    assert "swarm key new" in said
+    assert not key.exists()
+    assert run(["key", "new", str(key)]) == 0
+    assert "another key is there" in line("key", "new", key)
+
+
+def test_a_trace_that_cannot_be_written_is_told_before_anything_is_loaded(
+    line: Callable[..., str], model: Path, tmp_path: Path
+) -> None:
+    nowhere = tmp_path / "no" / "trace"
+    assert "--trace" in line("chat", "host.invalid", "--trace", nowhere)
+    assert str(nowhere.parent) in line("logits", "host.invalid", *logits_of(tmp_path), "--trace", nowhere)
+    for command in (("chat", "--local", model), ("logits", "--local", model, *logits_of(tmp_path))):
+        assert "nobody is asked" in line(*command, "--trace", tmp_path / "trace", code=2)
+
+
+def test_a_home_that_is_a_file(
+    line: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SWARM_HOME", str(tmp_path / "file"))
+    for command in (("models",), ("cache", "list"), ("doctor",), ("key", "show")):
+        assert "SWARM_HOME" in line(*command)
+
+
 def test_an_operator_key_that_others_can_read(line: Callable[..., str], model: Path, tmp_path: Path) -> None:
     key = tmp_path / "operator.key"
     key.write_text("swarm identity 1 " + "00" * 32 + "\n")
@@ -107,7 +136,7 @@ def test_no_tracker_there(line: Callable[..., str], tmp_path: Path, home: Path) 
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         where = f"127.0.0.1:{unused.getsockname()[1]}"
-        assert where in line("models", "--tracker", where)
+        assert f"{where} cannot be reached: connection refused." in line("models", "--tracker", where)
         assert where in line("logits", "--tracker", where, *logits_of(tmp_path))
     assert not (tmp_path / "out.npy").exists()
     assert not (home / "trackers.json").exists()
@@ -136,6 +165,8 @@ def test_a_wrong_token(line: Callable[..., str], private: Served, home: Path) ->
         assert "token" in said.lower()
     assert not (home / "manifests").exists()
     assert run(["models", "--tracker", private.address, "--token", "open sesame"]) == 0
+    assert run(["models"]) == 0, "the swarm used last is remembered with its token"
+    assert run(["audit", "bans"]) == 0
 
 
 def test_a_damaged_invite(line: Callable[..., str], private: Served) -> None:
@@ -153,12 +184,19 @@ def test_no_such_model(line: Callable[..., str], private: Served, tmp_path: Path
 def test_what_is_asked_for_twice_or_not_at_all(line: Callable[..., str], model: Path, tmp_path: Path) -> None:
     assert "not both" in line("models", "swarm://x", "--tracker", "y", code=2)
     assert "--tracker" in line("models", code=2)
+    assert "empty" in line("models", "", code=2)
     assert "--local" in line("logits", *logits_of(tmp_path), code=2)
     assert "--private" in line("serve", "--model", model, "--token", "a", "--private", code=2)
 
 
 @pytest.mark.parametrize(
-    ("content", "text"), [("", "no token ids"), ("1 two 3", "two"), ("[1, -2]", "-2"), ("99999", "99999")]
+    ("content", "text"),
+    [
+        ("", "no token ids"),
+        ("1 two 3", "two"),
+        ("[1, -2]", "-2"),
+        ("99999", "99999"),
+    ],
 )
 def test_bad_token_ids(
     content: str, text: str, line: Callable[..., str], model: Path, tmp_path: Path
@@ -167,6 +205,16 @@ def test_bad_token_ids(
     ids.write_text(content)
     assert text in line("logits", "--local", model, "--ids", ids, "--out", tmp_path / "out.npy")
     assert not (tmp_path / "out.npy").exists()
+
+
+def test_more_ids_than_the_context_holds(line: Callable[..., str], tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "model", Shape(context=8))
+    ids = tmp_path / "ids"
+    ids.write_text("3 4 5")
+    where = ("logits", "--local", tmp_path / "model", "--ids", ids, "--out", tmp_path / "out.npy")
+    assert run([str(word) for word in (*where, "--greedy", 6)]) == 0
+    said = line(*where, "--greedy", 7)
+    assert "3 token ids and 7 more tokens do not fit this model's context of 8" in said
 
 
 def test_an_output_that_cannot_be_written(line: Callable[..., str], model: Path, tmp_path: Path) -> None:

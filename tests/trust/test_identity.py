@@ -54,7 +54,7 @@ def test_damaged_keys_are_named_and_kept(tmp_path: Path, content: bytes) -> None
 def test_what_is_no_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnreadableKey):
         Identity.load_or_create(tmp_path)
-    with pytest.raises(UnreadableKey, match="No such file"):
+    with pytest.raises(UnreadableKey, match="swarm key new"):
         Identity.load(tmp_path / "none")
     (tmp_path / "file").write_text("")
     with pytest.raises(UnreadableKey):

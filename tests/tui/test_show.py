@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.text import Text
 
+from swarm.units import format_bytes, format_ms, format_seconds, format_share, parse_bytes, plural
 from tests.tui.fakes import HOLES, MODELS, STATS, demo_swarm
 from tests.tui.harmless import harmless
 from tui import heatmap, report
@@ -17,7 +18,6 @@ from tui.options import Sampling
 from tui.palette import DARK
 from tui.status import Status, describe, link
 from tui.tables import Column, choose, fit, layout, plain
-from tui.units import format_bytes, format_ms, format_seconds, format_share, parse_bytes, plural
 from tui.views import Ban, DonationView, PeerView, ReplyStats, Role, SwarmView
 
 

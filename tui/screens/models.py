@@ -10,12 +10,12 @@ from textual.app import ComposeResult
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
+from swarm.units import format_bytes, format_count
 from tui import report
 from tui.cleaner import clean_line
 from tui.palette import Palette
 from tui.screens.panel import Panel, paragraph
 from tui.status import join
-from tui.units import format_bytes, format_count
 from tui.views import ModelView
 
 

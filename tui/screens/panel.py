@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import ClassVar, TypeVar
 
 from rich.text import Text
@@ -49,9 +50,9 @@ class Panel(ModalScreen[T]):
             panel.border_subtitle = self.KEYS_TEXT
             yield from self.body()
 
+    @abstractmethod
     def body(self) -> ComposeResult:
         """What is in the frame."""
-        raise NotImplementedError
 
     def action_close(self) -> None:
         """Back, with nothing chosen."""

@@ -10,11 +10,11 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
+from swarm.units import format_bytes
 from tui import heatmap, report
 from tui.cleaner import clean_line
 from tui.screens.panel import Panel, lines_of
 from tui.status import join, link
-from tui.units import format_bytes
 from tui.views import DonationView, SwarmView
 from tui.widgets.tables import table_lines
 

@@ -19,6 +19,7 @@ from textual.screen import Screen
 from textual.widgets import ContentSwitcher, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from swarm.units import format_bytes, parse_bytes
 from tui.cleaner import clean, clean_line
 from tui.machine import Machine
 from tui.messages import Connected, Event, Failed, Progress
@@ -26,7 +27,6 @@ from tui.palette import Palette
 from tui.screens.models import describe
 from tui.status import describe as describe_progress
 from tui.theme import palette_of
-from tui.units import format_bytes, parse_bytes
 from tui.views import Found, ModelView
 
 if TYPE_CHECKING:

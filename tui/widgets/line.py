@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 from rich.text import Text
@@ -26,9 +27,9 @@ class Line(Widget):
         """The palette of the application's theme."""
         return palette_of(self.app.theme)
 
+    @abstractmethod
     def lines(self, width: int) -> list[Text]:
         """What to show at this width."""
-        raise NotImplementedError
 
     def render_line(self, y: int) -> Strip:
         """One line, with a margin of one cell on both sides."""

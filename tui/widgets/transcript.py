@@ -13,12 +13,12 @@ from textual.selection import Selection
 from textual.strip import Strip
 from textual.timer import Timer
 
+from swarm.units import format_seconds
 from tui import document
 from tui.blocks import Block, Splitter, split
 from tui.document import Document, Hit, Piece, Render
 from tui.palette import Palette
 from tui.theme import palette_of
-from tui.units import format_seconds
 
 FRAME_S = 0.08
 """Shortest time between two renderings of a growing reply."""

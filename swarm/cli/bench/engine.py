@@ -43,7 +43,8 @@ def command(
     from engine.engine import Engine, Options
     from engine.kernels import set_threads
     from engine.speed import DECODED, Figure, Subject, active_bytes, peak_bytes
-    from swarm.cli.output import emit_json, say, size, table
+    from swarm.cli.output import emit_json, say, table
+    from swarm.units import format_bytes
 
     used = set_threads(threads)
     config = made_up(shape, experts, layers, max(prompt, context + DECODED))
@@ -101,7 +102,10 @@ def command(
             "weights read",
             f"{result['weights_gb_s']:.1f} GB/s; a plain read reaches {result['read_gb_s']:.1f}",
         ),
-        ("memory", f"{size(result['resident_bytes'])} resident, {size(result['peak_bytes'])} at the most"),
+        (
+            "memory",
+            f"{format_bytes(result['resident_bytes'])} resident, {format_bytes(result['peak_bytes'])} at the most",
+        ),
     ]
     if context:
         rows.insert(3, (f"decode after {context}", speed("decode_at_context")))

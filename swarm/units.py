@@ -25,7 +25,7 @@ def parse_bytes(text: str) -> int:
     """The number of bytes in "8GB", "512 MiB" or "1000000". ValueError says what is expected."""
     found = _SIZE.fullmatch(text)
     if not found:
-        raise ValueError(f"{text!r} is not a size; write it like 8GB or 512MB")
+        raise ValueError(f"{text!r} is not a size; write it like 8GB, 512MB or 1.5GiB")
     number, prefix, binary = found.groups()
     factor = _FACTORS[prefix.lower()]
     if binary and prefix:
