@@ -6,7 +6,7 @@ from typing import Any
 
 from swarm.api.asgi import Receive, Send
 from swarm.api.http import EventStream, send_json, until_left
-from swarm.api.service import Piece, Replies, Service, Usage
+from swarm.api.service import Anew, Piece, Replies, Service, Usage
 from swarm.api.transcript import Chance, Delta, chat_chances
 from swarm.api.wishes import ChatWish
 from swarm.wire.race import plain_errors
@@ -51,6 +51,8 @@ async def _whole(replies: Replies, wish: ChatWish) -> dict[str, Any]:
     choices = [_Message() for _ in range(wish.common.choices)]
     async for piece in replies:
         match piece:
+            case Anew(number):
+                choices[number] = _Message()
             case Piece(number, None, finish):
                 choices[number].finish = finish
             case Piece(number, delta, _) if delta is not None:

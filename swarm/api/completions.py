@@ -5,7 +5,7 @@ from typing import Any
 from swarm.api.asgi import Receive, Send
 from swarm.api.chat import new_id, usage_json
 from swarm.api.http import EventStream, send_json, until_left
-from swarm.api.service import Piece, Replies, Service
+from swarm.api.service import Anew, Piece, Replies, Service
 from swarm.api.transcript import Chance, text_chances
 from swarm.api.wishes import TextWish
 from swarm.wire.race import plain_errors
@@ -49,6 +49,8 @@ async def _whole(replies: Replies, wish: TextWish) -> dict[str, Any]:
     finishes: list[str | None] = [None] * count
     async for piece in replies:
         match piece:
+            case Anew(number):
+                texts[number], chances[number] = _echoed(replies, wish, number), []
             case Piece(number, None, finish):
                 finishes[number] = finish
             case Piece(number, delta, _) if delta is not None:

@@ -84,6 +84,15 @@ def busy(retry_after_s: int) -> ApiError:
     )
 
 
+def falsified(reason: str) -> ApiError:
+    """Part of a stream turned out to be wrong, and what was sent cannot be taken back."""
+    return ApiError(
+        502,
+        f"Part of this stream was wrong: {reason}. It is asked no more; send the request again.",
+        code="falsified",
+    )
+
+
 def from_failure(error: Exception) -> ApiError:
     """What a request that could not be served is answered with."""
     match error:

@@ -11,6 +11,7 @@ import numpy as np
 
 from engine.arrays import I32
 from engine.cache import State
+from engine.doubts import Doubts
 
 LEAST_SHARED = 16  # tokens below which nothing is gained
 
@@ -74,6 +75,14 @@ class Prefixes:
         self._kept.append(_Kept(as_array(ids[: state.length]), state))
         while len(self._kept) > self._most or self.nbytes > self._limit_bytes:
             del self._kept[0]
+
+    def trim(self, doubts: Doubts) -> None:
+        """Forgets what was computed with answers that turned out to be wrong."""
+        for kept in self._kept:
+            flaw = doubts.flaw(kept.state)
+            if flaw is not None:
+                kept.state.truncate(kept.state.floor(flaw.position))
+                kept.ids = kept.ids[: kept.state.length]
 
     def clear(self) -> None:
         """Gives all memory back."""

@@ -7,6 +7,8 @@
 3. Each step is one forward pass of each model that is in use. Long prompts are read in pieces, so other
    replies go on meanwhile; no token depends on the company (`engine.batch`).
 4. A cancelled run leaves before the next step. What its states hold is kept for prompts to come.
+5. What was computed with answers that turn out to be lies is taken back (`engine.doubts`): from replies, and
+   from the states that are kept.
 """
 
 import logging
@@ -17,7 +19,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from engine.arrays import I32
-from engine.batch import Done, Prefilled, Reason, Reply, ReplyBatch, Stats, Token
+from engine.batch import Done, Prefilled, Reason, Reply, ReplyBatch, Retracted, Stats, Token
 from engine.engine import Engine
 from engine.errors import EngineError
 from engine.sampling import Constraint, Sampling
@@ -45,6 +47,14 @@ class Grown:
 
 
 @dataclass(frozen=True, slots=True)
+class TakenBack:
+    """Only the first `kept` tokens of the reply stand; others follow."""
+
+    kept: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """The reply is complete."""
 
@@ -59,7 +69,7 @@ class Broken:
     error: Exception
 
 
-RunEvent: TypeAlias = Advanced | Grown | Ended | Broken
+RunEvent: TypeAlias = Advanced | Grown | TakenBack | Ended | Broken
 
 
 @dataclass(eq=False)
@@ -75,6 +85,7 @@ class Run:
     max_tokens: int | None = None
     logprobs: int | None = None
     constraint: Constraint | None = None
+    complete: bool = False
     cancelled: bool = False
 
 
@@ -112,6 +123,7 @@ class _Desk:
             if running.state.floor(shared) >= LEAST_SHARED:
                 state = running.state.copy()
                 state.truncate(state.floor(shared))
+        self.prefixes.trim(self.engine.experts.doubts)
         state = state or self.prefixes.take(ids) or self.engine.model.new_state()
         reply = Reply(
             list(run.ids),
@@ -163,6 +175,12 @@ class Scheduler:
             self._waiting.append(run)
             self._changed.notify_all()
 
+    def complete(self, run: Run) -> None:
+        """No more tokens are wanted; the run ends when those there are were checked, unless they are taken back."""
+        with self._changed:
+            run.complete = True
+            self._changed.notify_all()
+
     def cancel(self, run: Run) -> None:
         """Ends a run before the next step; does nothing to one that is done."""
         with self._changed:
@@ -189,7 +207,7 @@ class Scheduler:
                 if self._ends:
                     return
                 self._forget_dropped()
-                self._drop_cancelled()
+                self._drop_ended()
                 starting = self._next_runs()
             for run in starting:
                 self._start(run)
@@ -218,11 +236,14 @@ class Scheduler:
         self._dropped.clear()
         self._changed.notify_all()
 
-    def _drop_cancelled(self) -> None:
+    def _drop_ended(self) -> None:
         self._waiting = deque(run for run in self._waiting if not run.cancelled)
         for desk in self._desks.values():
-            for reply in [reply for reply, (run, _) in desk.replies.items() if run.cancelled]:
-                desk.leave(reply)
+            for reply, (run, _) in list(desk.replies.items()):
+                if run.cancelled:
+                    desk.leave(reply)
+                elif run.complete:
+                    desk.batch.end(reply, "stop")
 
     def _next_runs(self) -> list[Run]:
         """As many waiting runs as there are free slots."""
@@ -265,6 +286,9 @@ class Scheduler:
                     self._tell(run, Advanced(done, total))
                 case Token(_, token, logprob, alternatives):
                     self._tell(run, Grown(token, logprob, alternatives))
-                case Done(_, reason):
+                case Retracted(_, kept, reason):
+                    run.complete = False
+                    self._tell(run, TakenBack(kept, reason))
+                case Done(_, why):
                     desk.leave(reply)
-                    self._tell(run, Ended(reason, reply.stats))
+                    self._tell(run, Ended(why, reply.stats))

@@ -19,12 +19,12 @@ from engine.engine import Engine
 from engine.errors import ContextFull
 from engine.sampling import preferred
 from swarm.api.constraint import compile_schema
-from swarm.api.errors import bad, busy
+from swarm.api.errors import bad, busy, falsified
 from swarm.api.metrics import Metrics
 from swarm.api.post import Post
-from swarm.api.scheduler import Advanced, Broken, Ended, Grown, Run, RunEvent, Scheduler
+from swarm.api.scheduler import Advanced, Broken, Ended, Grown, Run, RunEvent, Scheduler, TakenBack
 from swarm.api.shelf import Loaded, Shelf
-from swarm.api.transcript import Delta, Finish, Transcript
+from swarm.api.transcript import Chance, Delta, Finish, Transcript
 from swarm.api.wishes import ChatWish, TextWish, Wish
 
 _SEED_SPAN = 1 << 64
@@ -57,10 +57,34 @@ class Reading:
     total: int
 
 
+@dataclass(frozen=True, slots=True)
+class Anew:
+    """What choice number `choice` told so far is void; it is told again from its beginning."""
+
+    choice: int
+
+
 @dataclass(slots=True)
 class _Choice:
+    """A run, and what is told of it. `thoughts`: how many of its tokens were some."""
+
     run: Run
+    begin: Callable[[], Transcript]
     transcript: Transcript
+    tokens: list[Grown] = field(default_factory=list)
+    thoughts: int = 0
+
+    def grow(self, event: Grown) -> list[Delta]:
+        """What one more token tells."""
+        deltas = list(self.transcript.push(event))
+        self.tokens.append(event)
+        self.thoughts += any(delta.thought for delta in deltas)
+        return deltas
+
+    def again(self, kept: int) -> list[Delta]:
+        """Begins anew with the first tokens; all that they tell."""
+        tokens, self.tokens, self.thoughts, self.transcript = self.tokens[:kept], [], 0, self.begin()
+        return [delta for event in tokens for delta in self.grow(event)]
 
 
 @dataclass(eq=False)
@@ -73,23 +97,27 @@ class Replies:
     scheduler: Scheduler
     metrics: Metrics
     post: Post
+    streaming: bool = False
+    """Whether what was told cannot be taken back."""
     usage: Usage = field(default_factory=Usage)
     created_s: int = field(default_factory=lambda: int(time.time()))
     _began_s: float = field(default_factory=time.monotonic)
     _choices: list[_Choice] = field(default_factory=list)
     _closed: bool = False
     _open_choices: set[int] = field(default_factory=set)
-    _pending: deque[Piece | Reading] = field(default_factory=deque)
+    _pending: deque[Piece | Reading | Anew] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         self._send, self._receive = trio.open_memory_channel[tuple[int, RunEvent]](1 << 24)
 
-    def add(self, run: Callable[[Callable[[RunEvent], None]], Run], transcript: Transcript) -> None:
+    def add(
+        self, run: Callable[[Callable[[RunEvent], None]], Run], transcript: Callable[[], Transcript]
+    ) -> None:
         """Adds a choice, and queues its run."""
         number = len(self._choices)
 
         made = run(partial(self.post.put, self._told, number))
-        self._choices.append(_Choice(made, transcript))
+        self._choices.append(_Choice(made, transcript, transcript()))
         self.scheduler.submit(made)
 
     def _told(self, number: int, event: RunEvent) -> None:
@@ -102,7 +130,7 @@ class Replies:
         self._open_choices = set(range(len(self._choices)))
         return self
 
-    async def __anext__(self) -> Piece | Reading:
+    async def __anext__(self) -> Piece | Reading | Anew:
         """The next that is told. Raises what broke a run."""
         while not self._pending:
             if not self._open_choices:
@@ -114,7 +142,7 @@ class Replies:
 
     def _take(self, number: int, event: RunEvent) -> None:
         """What one event of a run is to the client, appended to what is pending."""
-        transcript = self._choices[number].transcript
+        choice = self._choices[number]
         match event:
             case Advanced(done, total):
                 self._pending.append(Reading(done, total))
@@ -124,17 +152,28 @@ class Replies:
             case Grown():
                 if not self.usage.completion:
                     self.metrics.first_token(time.monotonic() - self._began_s)
-                self.usage.completion += 1
-                deltas = list(transcript.push(event))
+                deltas = choice.grow(event)
+            case TakenBack(kept, reason):
+                before = choice.again(len(choice.tokens))
+                deltas = choice.again(kept)
+                if _sum(before) == _sum(deltas):
+                    deltas = []
+                elif self.streaming:
+                    raise falsified(reason)
+                else:
+                    self._pending.append(Anew(number))
             case Ended():
                 self.usage.cached += event.stats.cached_tokens
-                deltas = list(transcript.end(event))
+                deltas = list(choice.transcript.end(event))
         self._pending.extend(Piece(number, delta) for delta in deltas)
-        self.usage.reasoning += isinstance(event, Grown) and any(delta.thought for delta in deltas)
-        if transcript.finish is not None:
-            self.scheduler.cancel(self._choices[number].run)
+        self.usage.completion = sum(one.transcript.tokens for one in self._choices)
+        self.usage.reasoning = sum(one.thoughts for one in self._choices)
+        if choice.transcript.finish is None:
+            return
+        self.scheduler.complete(choice.run)
+        if isinstance(event, Ended):
             self._open_choices.discard(number)
-            self._pending.append(Piece(number, finish=transcript.finish))
+            self._pending.append(Piece(number, finish=choice.transcript.finish))
 
     def close(self) -> None:
         """Ends all runs; nothing is told any more."""
@@ -143,6 +182,16 @@ class Replies:
         self._receive.close()
         for choice in self._choices:
             self.scheduler.cancel(choice.run)
+
+
+def _sum(deltas: Sequence[Delta]) -> tuple[str, str, int, list[Chance]]:
+    """All that some deltas tell; calls are only counted, for each has an id of its own."""
+    return (
+        "".join(delta.text for delta in deltas),
+        "".join(delta.thought for delta in deltas),
+        sum(delta.call is not None for delta in deltas),
+        [chance for delta in deltas for chance in delta.chances],
+    )
 
 
 class Service:
@@ -172,7 +221,7 @@ class Service:
                 return Transcript(engine, wish.common.stop, prompt=prompt.text, with_tools=bool(wish.tools))
 
             grammar = None if wish.schema is None else compile_schema(wish.schema)
-            with self._replies(model, [prompt.text]) as replies:
+            with self._replies(model, [prompt.text], wish.common) as replies:
                 await self._begin(replies, model, wish.common, prompt.ids, transcript, grammar)
                 yield replies
 
@@ -186,7 +235,7 @@ class Service:
                 prompt if isinstance(prompt, str) else engine.tokenizer.decode(prompt)
                 for prompt in wish.prompts
             ]
-            with self._replies(model, texts) as replies:
+            with self._replies(model, texts, wish.common) as replies:
                 for ids in found:
                     await self._begin(
                         replies, model, wish.common, ids, lambda: Transcript(engine, wish.common.stop), None
@@ -208,8 +257,10 @@ class Service:
             self.active -= 1
             self._mean_s += 0.2 * (time.monotonic() - began_s - self._mean_s)
 
-    def _replies(self, model: Loaded, texts: Sequence[str]) -> "_Cancelling":
-        return _Cancelling(Replies(model.name, model.engine, texts, self.scheduler, self.metrics, self._post))
+    def _replies(self, model: Loaded, texts: Sequence[str], wish: Wish) -> "_Cancelling":
+        return _Cancelling(
+            Replies(model.name, model.engine, texts, self.scheduler, self.metrics, self._post, wish.stream)
+        )
 
     async def _begin(
         self,
@@ -243,7 +294,7 @@ class Service:
                 logprobs=wish.logprobs,
                 constraint=constraint,
             )
-            replies.add(run, transcript())
+            replies.add(run, transcript)
 
 
 class _Cancelling:

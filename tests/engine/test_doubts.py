@@ -8,46 +8,16 @@ import pytest
 
 from engine import batch as batch_module
 from engine import generate as generate_module
-from engine.arrays import F32, I32
 from engine.batch import BatchEvent, Done, Reply, ReplyBatch, Retracted, Token
 from engine.cache import State
 from engine.chat import ChatSettings, Conversation, Finished, Restarted, Text
 from engine.doubts import MOST_REDOS, Doubts, Flaw
 from engine.engine import Engine
 from engine.errors import FalsifiedTooOften
-from engine.experts import Experts
 from engine.generate import generate, greedy, logits
 from engine.sampling import Sampling
+from tests.engine.liars import LIE, Liar
 from tests.engine.reference import golden, opened
-
-LIE = "donor 12 lied"
-
-
-class Liar:
-    """Experts that give wrong outputs in some passes; in `found` of them it comes to light which were wrong."""
-
-    looks_ahead = False
-
-    def __init__(
-        self, experts: Experts, lies: Iterable[int], found: Iterable[int] = (), size: float = 9.0
-    ) -> None:
-        self.experts, self.lies, self.found, self.size = experts, set(lies), set(found), size
-        self.doubts = Doubts()
-
-    def __call__(self, layer: int, rows: F32, ids: I32, weights: F32) -> F32:
-        number = self.doubts.current
-        if number in self.found:
-            self.found.discard(number)
-            self.convict()
-        right = self.experts(layer, rows, ids, weights)
-        return np.asarray(right * np.float32(-self.size)) if number in self.lies else right
-
-    def convict(self) -> None:
-        """It comes to light."""
-        self.doubts.withdraw(min(self.lies), max(self.lies), LIE)
-
-    def prefetch(self, layer: int, ids: I32) -> None:
-        raise AssertionError("nobody looks ahead here")
 
 
 @pytest.fixture(params=["olmoe", "qwen3_next"])
@@ -350,21 +320,8 @@ def test_a_stop_text_that_was_due_to_a_lie_ends_nothing(oracle: Path) -> None:
     lied = Shown(Conversation(engine).say("Hello!", plain)).text
     stop = next(lied[at : at + 2] for at in range(4, 20) if lied[at : at + 2] not in right.text)
     engine.experts = liar = Liar(honest, range(3, 30))
-    liar.doubts.open(1)
-    steps = 0
-
-    def judge() -> bool:
-        """Asked between steps."""
-        nonlocal steps
-        steps += 1
-        if steps == 14:
-            liar.lies = set(range(3, liar.doubts.current + 1))
-            liar.convict()
-            liar.lies = set()
-            liar.doubts.close(1)
-        return False
-
+    liar.wait_for_it()
     wanted = ChatSettings(plain.sampling, max_tokens=12, stop=[stop])
-    shown = Shown(Conversation(engine).say("Hello!", wanted, judge))
+    shown = Shown(Conversation(engine).say("Hello!", wanted))
     assert shown.text == right.text
     assert shown.finished.reason == "length"
