@@ -20,7 +20,18 @@ from tui import report, tables
 from tui.backend import Ask, Backend
 from tui.cleaner import clean, clean_line
 from tui.controller import Controller
-from tui.messages import Connected, Event, Failed, Finished, Notice, Progress, Ready, Reasoning, Text
+from tui.messages import (
+    Connected,
+    Event,
+    Failed,
+    Finished,
+    Notice,
+    Progress,
+    Ready,
+    Reasoning,
+    Retracted,
+    Text,
+)
 from tui.options import Options
 from tui.preferences import load
 from tui.reply import Reply
@@ -227,6 +238,9 @@ class Lines:
                         self._output.flush()
                 case Reasoning():
                     reply.take(event)
+                case Retracted():
+                    if reply.take_back(event) and not self.options.json:
+                        self._say_again(event.reason, reply.text)
                 case Finished():
                     stats = event.stats
                 case Failed() if not (self._prompt or reply.text or reply.reasoning):
@@ -237,6 +251,12 @@ class Lines:
             self._output.write("\n")
             self._output.flush()
         self.controller.take_reply(reply.reasoning, reply.text, stats)
+
+    def _say_again(self, reason: str, text: str) -> None:
+        """What was written cannot be unwritten: say so in its place, and begin the reply again."""
+        self._end_progress()
+        self._output.write(f"\n[What stands above is wrong: {clean_line(reason)}. The reply again:]\n{text}")
+        self._output.flush()
 
     def open_model(self, name: str) -> None:
         """Switch to a model."""

@@ -73,6 +73,15 @@ class Text:
     text: str
 
 
+@dataclass(frozen=True)
+class Retracted:
+    """Only this much of the reply stands; the rest was due to answers that were found wrong since."""
+
+    reason: str
+    text: str
+    reasoning: str
+
+
 class NoticeKind(StrEnum):
     """Kinds of news from the network that a user may want to see while a reply runs."""
 
@@ -119,4 +128,4 @@ class Failed:
     """The network is at fault: asking again later may work."""
 
 
-Event = Progress | Connected | Ready | Reasoning | Text | Notice | Finished | Failed
+Event = Progress | Connected | Ready | Reasoning | Text | Retracted | Notice | Finished | Failed

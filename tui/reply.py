@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tui.cleaner import Cleaner
-from tui.messages import Reasoning, Text
+from tui.messages import Reasoning, Retracted, Text
 
 
 @dataclass
@@ -28,3 +28,12 @@ class Reply:
             piece = self._reasoning.feed(event.text)
             self.reasoning += piece
         return piece
+
+    def take_back(self, event: Retracted) -> bool:
+        """Keep only what stands; whether that is less than what was shown."""
+        before = self.text, self.reasoning
+        self.text = self.reasoning = ""
+        self._text, self._reasoning = Cleaner(), Cleaner()
+        self.take(Text(event.text))
+        self.take(Reasoning(event.reasoning))
+        return before != (self.text, self.reasoning)

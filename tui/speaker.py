@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from engine.chat import ChatSettings, Conversation, Finished, Progress, Text
+from engine.chat import ChatSettings, Conversation, Finished, Progress, Restarted, Text
 from engine.engine import Engine
 from engine.errors import EngineError
 from engine.sampling import Sampling as EngineSampling
@@ -88,6 +88,8 @@ class Speaker:
                     yield self._prefilled(event)
                 case Text():
                     yield messages.Reasoning(event.text) if event.thinking else messages.Text(event.text)
+                case Restarted():
+                    yield messages.Retracted(event.reason, event.text, event.thinking)
                 case Finished():
                     self._last = self._finished(event)
                     yield messages.Finished(_REASONS[event.reason], self._last)

@@ -26,6 +26,7 @@ from tui.messages import (
     Progress,
     Ready,
     Reasoning,
+    Retracted,
     Text,
 )
 from tui.options import Sampling
@@ -147,6 +148,37 @@ def test_reasoning_is_folded_and_shown_on_request(home: Path) -> None:
         await pilot.click("#transcript", offset=(4, line - int(app.chat.transcript.scroll_offset.y)))
         assert "Because of this." in shown(app)
         assert app.chat.controller.conversation.turns[-1].reasoning == "Because of this."
+
+    play(home, scene, backend)
+
+
+def test_what_was_due_to_a_lie_is_replaced_and_the_liar_named(home: Path) -> None:
+    ban = Notice(NoticeKind.BAN, "Peer 4 is left out from now on: it gave a wrong answer for layer 2.")
+    backend = FakeBackend(
+        [
+            [
+                Reasoning("Hm, a lie"),
+                Text("The sky is **green**.\n\nSo is "),
+                Stall(),
+                ban,
+                Retracted("donor 04 lied", "The sky is ", "Hm, "),
+                Text("blue."),
+                Finished(EndReason.END),
+            ]
+        ]
+    )
+
+    async def scene(app: SwarmApp, pilot: Pilot[None], fake: FakeBackend) -> None:
+        await say(pilot, app, "Which colour?")
+        await until(pilot, lambda: "green" in shown(app))
+        fake.go.set()
+        await idle(pilot, app)
+        assert "The sky is blue." in shown(app)
+        assert "green" not in shown(app)
+        assert "So is" not in shown(app)
+        assert shown(app).count("Peer 4 is left out from now on") == 1
+        turn = app.chat.controller.conversation.turns[-1]
+        assert (turn.text, turn.reasoning) == ("The sky is blue.", "Hm, ")
 
     play(home, scene, backend)
 

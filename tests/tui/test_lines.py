@@ -16,7 +16,18 @@ from tests.tui.fakes import MODELS, STATS, FakeBackend
 from tests.tui.harmless import harmless
 from tui.conversation import Shelf
 from tui.lines import run
-from tui.messages import EndReason, Failed, Finished, Notice, NoticeKind, Phase, Progress, Reasoning, Text
+from tui.messages import (
+    EndReason,
+    Failed,
+    Finished,
+    Notice,
+    NoticeKind,
+    Phase,
+    Progress,
+    Reasoning,
+    Retracted,
+    Text,
+)
 from tui.options import Options
 
 EVIL = "\x1b]0;pwned\x07 [b]x[/b]\u202e"
@@ -39,6 +50,27 @@ def test_answers_go_to_output_and_all_else_to_errors(home: Path) -> None:
     assert "You said" not in errors
     (name,) = Shelf(home / "conversations").names()
     assert len(Shelf(home / "conversations").load(name).turns) == 4
+
+
+def test_what_was_due_to_a_lie_is_said_again(home: Path) -> None:
+    script = [
+        Text("The sky is green"),
+        Retracted("donor 04 lied", "The sky is ", ""),
+        Text("blue"),
+        Retracted("donor 05 lied", "The sky is blue", ""),
+        Text("."),
+        Finished(EndReason.END, STATS),
+    ]
+    code, output, _ = chat(home, "Which colour?", backend=FakeBackend([script]))
+    assert code == 0
+    again = "[What stands above is wrong: donor 04 lied. The reply again:]"
+    assert output == f"The sky is green\n{again}\nThe sky is blue.\n"
+    (name,) = Shelf(home / "conversations").names()
+    assert Shelf(home / "conversations").load(name).turns[-1].text == "The sky is blue."
+    code, output, _ = chat(home, "Which colour?", backend=FakeBackend([script]), json=True)
+    events = [json.loads(line) for line in output.splitlines()]
+    kept = {"event": "retracted", "reason": "donor 04 lied", "text": "The sky is ", "reasoning": ""}
+    assert kept in events
 
 
 def test_commands_print_plain_tables(home: Path) -> None:

@@ -23,6 +23,7 @@ from tui.messages import (
     Progress,
     Ready,
     Reasoning,
+    Retracted,
     Text,
 )
 from tui.preferences import History
@@ -138,6 +139,9 @@ class ChatScreen(Talk):
                     self.transcript.add_text(self._collected.take(event))
                 case Reasoning():
                     self.transcript.add_reasoning(self._collected.take(event))
+                case Retracted():
+                    if self._collected.take_back(event):
+                        self.transcript.take_back(self._collected.reasoning, self._collected.text)
                 case Progress():
                     self.status.progress = event
                     self.refresh_status()

@@ -43,6 +43,9 @@ class Transcript(ScrollView, can_focus=False):
         self._group = 0
         self._splitter: Splitter | None = None
         self._stable = 0
+        self._begun = 0
+        self._notes: list[Piece] = []
+        """What was said beside the reply that grows."""
         self._pending = ""
         self._ending: str | None = None
         self._thinking: Piece | None = None
@@ -72,7 +75,11 @@ class Transcript(ScrollView, can_focus=False):
         self.finish_drawing()
         piece = Piece(render, self._group)
         following = self._following()
-        self.document.append(piece)
+        if self._splitter is None:
+            self.document.append(piece)
+        else:  # above what may still change of the reply that grows
+            self.document.replace_tail(self._stable, [piece, *self.document.pieces[self._stable :]])
+            self._stable += 1
         self._grown(following)
         return piece
 
@@ -84,7 +91,9 @@ class Transcript(ScrollView, can_focus=False):
 
     def add_note(self, text: str, kind: str = "note") -> None:
         """Something the program says."""
-        self.add(document.note(text, kind))
+        piece = self.add(document.note(text, kind))
+        if self._splitter is not None:
+            self._notes.append(piece)
 
     def add_reply(self, reasoning: str, text: str, footer: str = "") -> None:
         """A whole reply, of a conversation that was reopened."""
@@ -103,9 +112,25 @@ class Transcript(ScrollView, can_focus=False):
     def begin_reply(self) -> None:
         """A reply will come, piece by piece."""
         self.finish_drawing()
+        self._begun, self._notes = len(self.document.pieces), []
+        self._begin()
+
+    def take_back(self, reasoning: str, text: str) -> None:
+        """Only this much of the growing reply stands; what was said beside it stays."""
+        if self._splitter is None:
+            return
+        self.document.replace_tail(self._begun, self._notes)
+        self._begin()
+        if reasoning:
+            self.add_reasoning(reasoning)
+        if text:
+            self.add_text(text)
+        self._grown(self._following())
+
+    def _begin(self) -> None:
         self._splitter = Splitter()
         self._stable = len(self.document.pieces)
-        self._thinking, self._thought = None, ""
+        self._thinking, self._thought, self._thought_summary = None, "", ""
         self._pending, self._ending = "", None
 
     def add_reasoning(self, piece: str) -> None:
