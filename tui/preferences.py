@@ -48,10 +48,9 @@ def load(path: Path) -> Preferences:
 
 
 def keep(path: Path, preferences: Preferences, **changes: Any) -> Preferences:
-    """Change some, write all."""
-    changed = replace(preferences, **changes)
-    write_private(path, json.dumps(asdict(changed), indent=2) + "\n")
-    return changed
+    """Change some, and keep what others have changed meanwhile; the preferences with the changes."""
+    write_private(path, json.dumps(asdict(replace(load(path), **changes)), indent=2) + "\n")
+    return replace(preferences, **changes)
 
 
 class History:

@@ -30,6 +30,7 @@ COMMANDS = {
     "cache": "Look after the chunks kept on this machine.",
     "audit": "Read the proof of a wrong answer.",
     "tracker": "Run a tracker that serves no model itself.",
+    "config": "Show and change what is remembered.",
     "key": "Look after the operator's key.",
     "doctor": "Look for what could keep Swarm from working here.",
     "bench": "Measure what this machine reaches.",

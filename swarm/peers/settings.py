@@ -79,6 +79,11 @@ class Home:
         return self.data / "settings.json"
 
     @property
+    def terminal(self) -> Path:
+        """What the terminal remembers beside them."""
+        return self.data / "terminal.json"
+
+    @property
     def chunks(self) -> Path:
         """The store of verified chunks."""
         return self.cache / "chunks"
