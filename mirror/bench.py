@@ -1,16 +1,17 @@
 """How fast bytes come: cold over the network, warm from the store, through FUSE, and what the machine itself
 can do.
 
-Speeds are bytes a second. The comparisons are taken in the same run, since a machine's speed changes from
-hour to hour; where two are compared they take turns, and each counts by its best.
+Speeds are bytes a second. A machine's speed changes from minute to minute, so each is taken right beside its
+reference, in turns, and every turn has a ratio of its own.
 """
 
 import os
 import socket
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,20 +32,32 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as stream:
 
 
 @dataclass(frozen=True, slots=True)
-class Warm:
-    """Reading what is in the store, beside pread of a plain file that is in the page cache."""
+class Beside:
+    """A speed and, taken right beside it, that of its reference; one of each a turn."""
 
-    mirror_speed: float
-    plain_speed: float
+    speeds: tuple[float, ...]
+    references: tuple[float, ...]
 
+    @classmethod
+    def turns(cls, rounds: int, reference: Callable[[], float], speed: Callable[[], float]) -> "Beside":
+        """Takes both by turns."""
+        pairs = [(reference(), speed()) for _ in range(rounds)]
+        return cls(tuple(own for _, own in pairs), tuple(other for other, _ in pairs))
 
-@dataclass(frozen=True, slots=True)
-class Mounted:
-    """Reading through FUSE, beside a plain file in the page cache."""
+    @property
+    def speed(self) -> float:
+        """The median."""
+        return statistics.median(self.speeds)
 
-    first_speed: float
-    again_speed: float
-    plain_speed: float
+    @property
+    def reference(self) -> float:
+        """The reference's median."""
+        return statistics.median(self.references)
+
+    @property
+    def ratios(self) -> Sequence[float]:
+        """The share of the reference's speed in each turn."""
+        return [own / other for own, other in zip(self.speeds, self.references, strict=True)]
 
 
 def tcp_copy_speed(path: Path) -> float:
@@ -77,37 +90,36 @@ async def cold_speed(mirror: Mirror, path: str) -> float:
     return (mirror.progress.fetched_bytes - fetched_before) / seconds
 
 
-async def warm_speeds(source: MirrorSource, path: str, plain: Path, rounds: int = 3) -> Warm:
-    """Reading a file that is in the store, 1 MiB at a time, in a thread like the engine's; `plain` has the
-    same."""
+async def warm_speeds(source: MirrorSource, path: str, plain: Path, rounds: int = 3) -> Beside:
+    """Reading a file that is in the store, 1 MiB at a time, in a thread like the engine's, beside pread of
+    `plain`, which has the same content and is in the page cache."""
     return await trio.to_thread.run_sync(_warm_speeds, source, path, plain, rounds)
 
 
-def _warm_speeds(source: MirrorSource, path: str, plain: Path, rounds: int) -> Warm:
+def _warm_speeds(source: MirrorSource, path: str, plain: Path, rounds: int) -> Beside:
     size = source.files()[path]
     descriptor = os.open(plain, os.O_RDONLY)
+
+    def through_mirror() -> float:
+        return _blocks(size, lambda offset, length: source.read(path, offset, length))
+
+    def plainly() -> float:
+        return _blocks(size, lambda offset, length: os.pread(descriptor, length, offset))
+
     try:
-        _blocks(size, lambda offset, length: source.read(path, offset, length))
-        mirror_speed = plain_speed = 0.0
-        for _ in range(rounds):
-            speed = _blocks(size, lambda offset, length: os.pread(descriptor, length, offset))
-            plain_speed = max(plain_speed, speed)
-            speed = _blocks(size, lambda offset, length: source.read(path, offset, length))
-            mirror_speed = max(mirror_speed, speed)
+        through_mirror()
+        plainly()
+        return Beside.turns(rounds, plainly, through_mirror)
     finally:
         os.close(descriptor)
-    return Warm(mirror_speed, plain_speed)
 
 
-def mounted_speeds(mounted: Path, plain: Path, rounds: int = 3) -> Mounted:
-    """Reading a file through a mount for the first time, and again; `plain` has the same content. Not in the
-    process that serves the mount."""
+def mounted_speeds(mounted: Path, plain: Path, rounds: int = 3) -> tuple[float, Beside]:
+    """Reading a file through a mount for the first time; and again, beside `plain` in the page cache. Not in
+    the process that serves the mount."""
     first_speed = _file(mounted)
-    again_speed = plain_speed = 0.0
-    for _ in range(rounds):
-        plain_speed = max(plain_speed, _file(plain))
-        again_speed = max(again_speed, _file(mounted))
-    return Mounted(first_speed, again_speed, plain_speed)
+    _file(plain)
+    return first_speed, Beside.turns(rounds, lambda: _file(plain), lambda: _file(mounted))
 
 
 def _blocks(size: int, read: Callable[[int, int], object]) -> float:

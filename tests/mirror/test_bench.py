@@ -21,12 +21,18 @@ async def test_every_speed_is_taken(tmp_path: Path) -> None:
         async with open_mirror(real_tree(model), store, Givers(giver)) as mirror:
             assert await bench.cold_speed(mirror, "weights") > 0
             assert giver.asked == 4
-            warm = await bench.warm_speeds(MirrorSource(mirror), "weights", plain, rounds=1)
-            assert min(warm.mirror_speed, warm.plain_speed) > 0
+            warm = await bench.warm_speeds(MirrorSource(mirror), "weights", plain, rounds=2)
+            assert min(*warm.speeds, *warm.references) > 0
             assert giver.asked == 4
     assert await trio.to_thread.run_sync(bench.tcp_copy_speed, plain) > 0
-    mounted = await trio.to_thread.run_sync(bench.mounted_speeds, plain, plain, 1)
-    assert min(mounted.first_speed, mounted.again_speed, mounted.plain_speed) > 0
+    first, again = await trio.to_thread.run_sync(bench.mounted_speeds, plain, plain, 1)
+    assert min(first, again.speed, again.reference) > 0
+
+
+def test_a_ratio_belongs_to_its_turn() -> None:
+    beside = bench.Beside((1.0, 4.0, 6.0), (2.0, 4.0, 8.0))
+    assert (beside.speed, beside.reference) == (4.0, 4.0)
+    assert beside.ratios == [0.5, 1.0, 0.75]
 
 
 def test_freed_memory_is_kept_without_harm() -> None:
