@@ -4,16 +4,27 @@ not.
 Nothing here knows a family. What a family does in its own way stands in its own file.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from engine.arrays import F32, U8, Array
 from engine.cache import KeyValue
-from engine.errors import EngineError
+from engine.config import Reader
+from engine.errors import ConfigError, EngineError
 from engine.formats import BF16Matrix, F16Matrix, F32Matrix, MXFP4Blocks, Q4Blocks, Q8Blocks, StoredMatrix
-from engine.kernels import ExpertShape, Matrix, Rows, attention, matmul, matmul_parts, rms_norm, run_mlp
+from engine.kernels import (
+    Activation,
+    ExpertShape,
+    Matrix,
+    Rows,
+    attention,
+    matmul,
+    matmul_parts,
+    rms_norm,
+    run_mlp,
+)
 from engine.models import Batch
 
 
@@ -86,6 +97,22 @@ class Norm:
     def __call__(self, x: F32) -> F32:
         """x [N, D], or [N, H, D] with each head by itself -> the same shape."""
         return rms_norm(x, self.weight, self.epsilon, plus_one=self.plus_one)
+
+
+# hidden_act as configurations spell it.
+GATES: Mapping[str, Activation] = {
+    **dict.fromkeys(("silu", "swish"), Activation("silu")),
+    **dict.fromkeys(("gelu", "gelu_python"), Activation("gelu")),
+    **dict.fromkeys(("gelu_pytorch_tanh", "gelu_new", "gelu_fast"), Activation("gelu_tanh")),
+}
+
+
+def activation_of(read: Reader) -> Activation:
+    """The gating that `hidden_act` names, silu where nothing does; ConfigError for others."""
+    name = read.text("hidden_act", default="silu")
+    if name not in GATES:
+        raise ConfigError(f"{read.where} asks for hidden_act = {name!r}; known are {', '.join(GATES)}")
+    return GATES[name]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

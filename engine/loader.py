@@ -140,8 +140,13 @@ class Loader:
         intermediate: int,
         activation: Activation,
         parts: ExpertRefs | None = None,
+        *,
+        bias: bool = False,
     ) -> DenseMLP:
-        """A dense MLP or shared expert: `name.gate_proj`, `name.up_proj`, `name.down_proj`, or `parts`."""
+        """A dense MLP or shared expert: `name.gate_proj`, `name.up_proj`, `name.down_proj`, or `parts`.
+
+        `bias`: whether each has a `.bias` beside it.
+        """
         refs = parts or ExpertRefs(*(MatrixRef(f"{name}.{part}_proj") for part in ("gate", "up", "down")))
         shelf = Shelf(self.checkpoint)
         gate = shelf.rows(refs.gate, intermediate, hidden)
@@ -149,8 +154,13 @@ class Loader:
         down = shelf.rows(refs.down, hidden, intermediate)
         for ref in (refs.gate, refs.up, refs.down):
             self._note(*shelf.storage(ref).names)
-        shape = ExpertShape.of(gate, up, down, activation, self.weights)
-        data = pack_expert(shape, gate, up, down)
+        shape = ExpertShape.of(gate, up, down, activation, self.weights, bias)
+        if bias:
+            counts = ((refs.gate, intermediate), (refs.up, intermediate), (refs.down, hidden))
+            inner, beside, outer = (self.vector(f"{ref.name}.bias", count) for ref, count in counts)
+            data = pack_expert(shape, gate, up, down, inner, beside, outer)
+        else:
+            data = pack_expert(shape, gate, up, down)
         self.resident_bytes += data.nbytes
         return DenseMLP(shape, data)
 
@@ -195,6 +205,8 @@ class Loader:
             self.checkpoint.info(min(absent))
         for name in self.checkpoint.tensors:
             if name in self._used or skipped(name) or NEVER_NEEDED.fullmatch(name):
+                continue
+            if not self.checkpoint.info(name).nbytes:  # of shared experts, say, where there are none
                 continue
             if _module(name) not in expert_names:
                 raise CheckpointError(

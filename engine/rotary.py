@@ -18,6 +18,7 @@ from engine.config import Reader
 from engine.errors import ConfigError
 from engine.kernels import inverse_frequencies, rope, rope_tables
 
+KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "mrope", "proportional")
 FIRST_ROWS = 512  # rows of the tables at first; doubled whenever they run out
 
 
@@ -42,21 +43,28 @@ class RopeSettings:
 
     @classmethod
     def of(cls, config: Reader, theta: float = 10000.0, context: int = 0) -> Self:
-        """From `rope_parameters`, or `rope_theta` and `rope_scaling`. `context`: positions of the model
-        itself.
+        """From `rope_scaling` (which wins) or `rope_parameters`, and from `rope_theta` beside them.
 
-        ConfigError for kinds of scaling that are not known.
+        `context`: positions of the model itself. ConfigError for kinds of scaling that are not known: among
+        them longrope, which turns all keys anew once a sequence outgrows the original context.
         """
-        key = next((key for key in ("rope_parameters", "rope_scaling") if key in config), None)
+        key = next((key for key in ("rope_scaling", "rope_parameters") if config.values.get(key)), None)
         given: Mapping[str, Any] = config.part(key).values if key else {}
         scaling = Reader(given, f"{config.where}: {key}")
         kind = scaling.text("rope_type", "type", default="default")
-        if kind not in ("default", "linear", "dynamic", "llama3", "yarn", "mrope"):
+        if kind not in KINDS:
             raise ConfigError(
-                f"{scaling.where} asks for rotary scaling of the type {kind!r}, which is not known"
+                f"{scaling.where} asks for rotary scaling of the type {kind!r}; known are {', '.join(KINDS)}"
             )
+        nested = next((name for name, value in given.items() if isinstance(value, Mapping)), None)
+        if nested:
+            raise ConfigError(f"{scaling.where} scales {nested!r} layers apart, which this family does not")
         own = scaling.number("rope_theta", default=config.number("rope_theta", default=theta))
-        factor = scaling.number("factor", default=1.0)
+        original = config.count(
+            "original_max_position_embeddings",
+            default=scaling.count("original_max_position_embeddings", default=max(context, 1)),
+        )
+        factor = scaling.number("factor", default=context / original if kind == "yarn" and context else 1.0)
         if own <= 1.0 or factor <= 0.0:
             raise ConfigError(
                 f"{scaling.where}: rotary base {own:g} and factor {factor:g} make no frequencies"
@@ -65,10 +73,10 @@ class RopeSettings:
             theta=own,
             kind="default" if kind in ("dynamic", "mrope") else kind,
             factor=factor,
-            original_context=scaling.count("original_max_position_embeddings", default=max(context, 1)),
+            original_context=original,
             attention_factor=scaling.number("attention_factor", default=None),
-            beta_fast=scaling.number("beta_fast", default=32.0),
-            beta_slow=scaling.number("beta_slow", default=1.0),
+            beta_fast=scaling.number("beta_fast", default=32.0) or 32.0,
+            beta_slow=scaling.number("beta_slow", default=1.0) or 1.0,
             mscale=scaling.number("mscale", default=0.0),
             mscale_all_dim=scaling.number("mscale_all_dim", default=0.0),
             truncate=scaling.flag("truncate", default=True),
@@ -86,10 +94,23 @@ class RopeSettings:
             max(configured, int(self.original_context * self.factor)) if self.kind == "yarn" else configured
         )
 
-    def frequencies(self, dim: int) -> Array:
-        """Radians a position for each pair of `dim` rotated dimensions, f64 [dim / 2]."""
-        if dim % 2 or dim < 2:
-            raise ConfigError(f"config.json turns {dim} dimensions of a head by position; they must be pairs")
+    def frequencies(self, width: int, share: float = 1.0) -> Array:
+        """Radians a position for each pair of dimensions that are turned, f64 [pairs].
+
+        `width`: dimensions that could be turned; `share`: how many of them are, where the family turns a part.
+        An odd number of them counts as one more, as in the reference.
+        """
+        share = self.partial if self.kind == "proportional" else share
+        dim = int(width * share)
+        pairs = (dim + 1) // 2
+        if pairs < 1 or 2 * pairs > width:
+            raise ConfigError(
+                f"config.json turns {dim} of {width} dimensions of a head by position; they must be pairs"
+            )
+        if self.kind == "proportional":  # all pairs are turned, those beyond the share by nothing
+            turned = int(width * share // 2)
+            plain = inverse_frequencies(width, self.theta) / self.factor
+            return np.where(np.arange(width // 2) < turned, plain, 0.0)
         plain = inverse_frequencies(dim, self.theta)
         if self.kind == "linear":
             return plain / self.factor
@@ -99,6 +120,11 @@ class RopeSettings:
             keep = 1.0 - self._ramp(dim)
             return plain / self.factor * (1.0 - keep) + plain * keep
         return plain
+
+    def score_scale(self) -> float:
+        """What latent attention multiplies its scores by: mscale² where `mscale_all_dim` is set."""
+        stretched = yarn_scale(self.factor, self.mscale_all_dim) if self.kind != "default" else 1.0
+        return stretched * stretched if self.mscale_all_dim else 1.0
 
     def table_scale(self) -> float:
         """What cosines and sines are multiplied by: 1 but for yarn."""
@@ -123,7 +149,7 @@ class RopeSettings:
         low, high = max(low, 0.0), min(high, dim - 1.0)
         if low == high:
             high += 0.001
-        ramp: Array = np.clip((np.arange(dim // 2) - low) / (high - low), 0.0, 1.0)
+        ramp: Array = np.clip((np.arange((dim + 1) // 2) - low) / (high - low), 0.0, 1.0)
         return ramp
 
     def _llama3(self, plain: Array) -> Array:
@@ -162,9 +188,18 @@ class Rotary:
         self._sin = self._cos
 
     @classmethod
-    def of(cls, settings: RopeSettings, dim: int, *, interleaved: bool = False, first: int = 0) -> Self:
-        """For `dim` rotated dimensions."""
-        return cls(settings.frequencies(dim), settings.table_scale(), interleaved=interleaved, first=first)
+    def of(
+        cls,
+        settings: RopeSettings,
+        width: int,
+        share: float = 1.0,
+        *,
+        interleaved: bool = False,
+        first: int = 0,
+    ) -> Self:
+        """For `share` of `width` dimensions."""
+        frequencies = settings.frequencies(width, share)
+        return cls(frequencies, settings.table_scale(), interleaved=interleaved, first=first)
 
     def angles(self, positions: I32) -> tuple[F32, F32]:
         """cos and sin at these positions, f32 [N, d / 2]: once a forward pass, for all its layers."""

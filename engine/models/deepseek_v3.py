@@ -4,19 +4,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from engine.arrays import F32
-from engine.cache import State
+from engine.cache import KeyValue
 from engine.config import Reader
-from engine.experts import ExpertLayout, ExpertRefs, Experts, MatrixRef
+from engine.decoder import Block, Decoder
+from engine.experts import ExpertLayout, ExpertRefs, MatrixRef
 from engine.kernels import Activation
 from engine.latent import LatentAttention, LatentShape
-from engine.layers import Norm
+from engine.layers import Norm, activation_of
 from engine.loader import Loader
-from engine.models import Batch, Family, Model, beyond
-from engine.rotary import RopeSettings, Rotary, yarn_scale
+from engine.models import Batch, Family, beyond
+from engine.rotary import RopeSettings, Rotary
 from engine.router import SigmoidRouter
-
-SILU = Activation("silu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class Config:
     routing_scale: float
     groups: int
     groups_kept: int
+    activation: Activation
     epsilon: float
     rope: RopeSettings
     vocabulary: int
@@ -46,7 +48,7 @@ class Config:
 
 def parse(config: Mapping[str, Any]) -> Config:
     read = Reader(config)
-    read.refuse(hidden_act="silu", moe_layer_freq=1, scoring_func="sigmoid", topk_method="noaux_tc")
+    read.refuse(moe_layer_freq=1, scoring_func="sigmoid", topk_method="noaux_tc")
     hidden = read.count("hidden_size")
     context = read.count("max_position_embeddings", default=4096)
     rope = RopeSettings.of(read, context=context)
@@ -60,7 +62,6 @@ def parse(config: Mapping[str, Any]) -> Config:
         rope=read.count("qk_rope_head_dim", default=64),
         value=read.count("v_head_dim", default=128),
     )
-    stretched = yarn_scale(rope.factor, rope.mscale_all_dim) if rope.kind == "yarn" else 1.0
     return Config(
         latent=latent,
         hidden=hidden,
@@ -70,14 +71,15 @@ def parse(config: Mapping[str, Any]) -> Config:
         dense_layers=read.count("first_k_dense_replace", default=3, least=0),
         attention_bias=read.flag("attention_bias", default=False),
         interleaved=read.flag("rope_interleave", default=True),
-        scale=(latent.nope + latent.rope) ** -0.5 * stretched * stretched,
+        scale=(latent.nope + latent.rope) ** -0.5 * rope.score_scale(),
         experts=read.count("n_routed_experts", "num_local_experts", default=256),
         experts_per_token=read.count("num_experts_per_tok", default=8),
-        shared_experts=read.count("n_shared_experts", default=1),
+        shared_experts=read.count("n_shared_experts", default=int("n_shared_experts" not in config), least=0),
         normalise=read.flag("norm_topk_prob", default=True),
         routing_scale=read.number("routed_scaling_factor", default=2.5),
         groups=read.count("n_group", default=8),
         groups_kept=read.count("topk_group", default=4),
+        activation=activation_of(read),
         epsilon=read.number("rms_norm_eps", default=1e-6),
         rope=rope,
         vocabulary=read.count("vocab_size"),
@@ -92,10 +94,12 @@ def experts(config: Config) -> ExpertLayout:
         return ExpertRefs(*(MatrixRef(f"{name}.{part}_proj") for part in ("gate", "up", "down")))
 
     sparse = range(config.dense_layers, config.layers)
-    return ExpertLayout(config.hidden, config.expert_intermediate, SILU, config.experts, sparse, refs)
+    return ExpertLayout(
+        config.hidden, config.expert_intermediate, config.activation, config.experts, sparse, refs
+    )
 
 
-class Layer:
+class Layer(Block):
     def __init__(self, config: Config, load: Loader, index: int) -> None:
         name = f"model.layers.{index}"
         c, s = config, config.latent
@@ -106,9 +110,8 @@ class Layer:
             f"{name}.self_attn.o_proj", c.hidden, s.heads * s.value, bias=c.attention_bias
         )
         self.feed_norm = Norm(load.vector(f"{name}.post_attention_layernorm", c.hidden), c.epsilon)
-        self.router: SigmoidRouter | None = None
         if index < c.dense_layers:
-            self.mlp = load.mlp(f"{name}.mlp", c.hidden, c.intermediate, SILU)
+            self.mlp = load.mlp(f"{name}.mlp", c.hidden, c.intermediate, c.activation)
         else:
             gate = load.linear(f"{name}.mlp.gate", c.experts, c.hidden, exact=True)
             correction = load.vector(f"{name}.mlp.gate.e_score_correction_bias", c.experts)
@@ -116,7 +119,11 @@ class Layer:
                 gate, c.experts_per_token, correction, c.normalise, c.routing_scale, c.groups, c.groups_kept
             )
             shared = c.expert_intermediate * c.shared_experts
-            self.mlp = load.mlp(f"{name}.mlp.shared_experts", c.hidden, shared, SILU)
+            if shared:
+                self.mlp = load.mlp(f"{name}.mlp.shared_experts", c.hidden, shared, c.activation)
+
+    def new_part(self, dtype: np.dtype[np.generic]) -> KeyValue:
+        return self.attention.new_part(dtype)
 
     def attend(self, x: F32, batch: Batch, rotary: Rotary, angles: tuple[F32, F32]) -> F32:
         rows, parts = self.attention_norm(x), batch.parts(self.index)
@@ -124,45 +131,11 @@ class Layer:
         seen = self.attention.seen(self.attention.query(rows, rotary, angles), batch, parts)
         return x + self.output(seen)
 
-    def feed(self, x: F32, experts: Experts) -> F32:
-        rows = self.feed_norm(x)
-        if self.router is None:
-            return x + self.mlp(rows)
-        return x + (experts(self.index, rows, *self.router(rows)) + self.mlp(rows))
 
-    def guess(self, x: F32, experts: Experts) -> None:
-        """Announces the experts that rows like these would go to."""
-        if self.router is not None:
-            experts.prefetch(self.index, self.router(self.feed_norm(x))[0])
-
-
-class DeepseekV3(Model):
-    def __init__(self, config: Config, load: Loader) -> None:
-        self.config = config
-        self.vocab_size, self.context_length = config.vocabulary, config.context
-        self.layers_count = config.layers
-        self.embedding = load.embedding("model.embed_tokens", config.vocabulary, config.hidden)
-        self.rotary = Rotary.of(config.rope, config.latent.rope, interleaved=config.interleaved)
-        self.layers = [Layer(config, load, index) for index in range(config.layers)]
-        self.norm = Norm(load.vector("model.norm", config.hidden), config.epsilon)
-        self.head = load.head(
-            "lm_head", "model.embed_tokens", config.vocabulary, config.hidden, tied=config.tied
-        )
-        self.resident_bytes = load.resident_bytes
-        self.cache_dtype = load.cache_dtype
-
-    def new_state(self) -> State:
-        return State([layer.attention.new_part(self.cache_dtype) for layer in self.layers])
-
-    def run(self, batch: Batch, experts: Experts) -> F32:
-        x = self.embedding(batch.tokens)
-        angles = self.rotary.angles(batch.positions)
-        for layer in self.layers:
-            x = layer.attend(x, batch, self.rotary, angles)
-            if experts.looks_ahead and layer.index + 1 < len(self.layers):
-                self.layers[layer.index + 1].guess(x, experts)
-            x = layer.feed(x, experts)
-        return self.head(self.norm(batch.select(x)))
+def build(config: Config, load: Loader) -> Decoder:
+    return Decoder(
+        config, load, Layer, Rotary.of(config.rope, config.latent.rope, interleaved=config.interleaved)
+    )
 
 
 FAMILY = Family(
@@ -170,7 +143,7 @@ FAMILY = Family(
     ("deepseek_v3", "kimi_k2"),
     parse,
     experts,
-    DeepseekV3,
+    build,
     skips=lambda config, name: beyond(name, config.layers),
     verified=("bf16", "fp8", "int4"),
 )

@@ -79,7 +79,8 @@ def parse(config: Mapping[str, Any]) -> Config:
     hidden = read.count("hidden_size", default=4096)
     legacy = read.count("qk_rope_head_dim", default=0, least=0) / head_dim
     partial = read.number("partial_rotary_factor", default=legacy or 64 / 512)
-    rope, entry_rope = ropes(read, partial)
+    context = read.count("max_position_embeddings", default=1048576)
+    rope, entry_rope = ropes(read, partial, context)
     score = read.text("scoring_func", default="sqrtsoftplus")
     if score not in SCORES:
         raise ConfigError(f"config.json asks for scoring_func = {score!r}, which this family's reader does not know")
@@ -117,14 +118,14 @@ def parse(config: Mapping[str, Any]) -> Config:
         rope=rope,
         entry_rope=entry_rope,
         vocabulary=read.count("vocab_size", default=129280),
-        context=read.count("max_position_embeddings", default=1048576),
+        context=context,
         tied=read.flag("tie_word_embeddings", default=False),
     )
 
 
-def ropes(read: Reader, partial: float) -> tuple[RopeSettings, RopeSettings]:
+def ropes(read: Reader, partial: float, context: int) -> tuple[RopeSettings, RopeSettings]:
     """Rotation in sliding layers, never scaled unless named apart, and in the others."""
-    key = next((key for key in ("rope_parameters", "rope_scaling") if key in read), None)
+    key = next((key for key in ("rope_scaling", "rope_parameters") if read.values.get(key)), None)
     given = dict(read.part(key).values) if key else {}
     if isinstance(given.get("main"), Mapping) and isinstance(given.get("compress"), Mapping):
         both = [given["main"], given["compress"]]
@@ -135,7 +136,9 @@ def ropes(read: Reader, partial: float) -> tuple[RopeSettings, RopeSettings]:
             scaling.setdefault("attention_factor", 1.0)
         both = [{"rope_theta": read.number("rope_theta", default=10000.0)}, scaling]
     parsed = [
-        RopeSettings.of(Reader({"rope_parameters": {"partial_rotary_factor": partial, **values}}, read.where))
+        RopeSettings.of(
+            Reader({"rope_parameters": {"partial_rotary_factor": partial, **values}}, read.where), context=context
+        )
         for values in both
     ]
     if parsed[0].partial != parsed[1].partial:

@@ -4,18 +4,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from engine.arrays import F32
-from engine.cache import KeyValue, State
+from engine.cache import KeyValue
 from engine.config import Reader
-from engine.experts import ExpertLayout, ExpertRefs, Experts, MatrixRef
+from engine.decoder import Block, Decoder
+from engine.experts import ExpertLayout, ExpertRefs, MatrixRef
 from engine.kernels import Activation
-from engine.layers import Norm, attend
+from engine.layers import Norm, activation_of, attend
 from engine.loader import Loader
-from engine.models import Batch, Family, Model, beyond
+from engine.models import Batch, Family, beyond
 from engine.rotary import RopeSettings, Rotary
 from engine.router import SigmoidRouter
-
-SILU = Activation("silu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Config:
     groups_kept: int
     qk_norm: bool
     attention_bias: bool
-    rotary_dim: int
+    activation: Activation
     epsilon: float
     rope: RopeSettings
     vocabulary: int
@@ -46,8 +47,9 @@ class Config:
 
 
 def parse(config: Mapping[str, Any]) -> Config:
-    read = Reader(config)
-    read.refuse(hidden_act="silu", scoring_func="sigmoid", topk_method="noaux_tc")
+    # Released configurations say how much of a head is turned; where one does not, the reference takes half.
+    read = Reader({"partial_rotary_factor": 0.5, **config})
+    read.refuse(scoring_func="sigmoid", topk_method="noaux_tc")
     hidden, heads = read.count("hidden_size"), read.count("num_attention_heads")
     context = read.count("max_position_embeddings", default=131072)
     rope = RopeSettings.of(read, context=context)
@@ -63,27 +65,19 @@ def parse(config: Mapping[str, Any]) -> Config:
         head_dim=head_dim,
         experts=read.count("n_routed_experts", "num_local_experts", default=128),
         experts_per_token=read.count("num_experts_per_tok", default=8),
-        shared_experts=read.count("n_shared_experts", default=1),
+        shared_experts=read.count("n_shared_experts", default=1, least=0),
         normalise=read.flag("norm_topk_prob", default=True),
         routing_scale=read.number("routed_scaling_factor", default=1.0),
         groups=read.count("n_group", default=1),
         groups_kept=read.count("topk_group", default=1),
         qk_norm=read.flag("use_qk_norm", default=False),
         attention_bias=read.flag("attention_bias", default=False),
-        # Released configurations always say how much is rotated; where they do not, the reference takes half.
-        rotary_dim=int(head_dim * (rope.partial if says_partial(read) else 0.5)),
+        activation=activation_of(read),
         epsilon=read.number("rms_norm_eps", default=1e-5),
         rope=rope,
         vocabulary=read.count("vocab_size"),
         context=rope.context(context),
         tied=read.flag("tie_word_embeddings", default=False),
-    )
-
-
-def says_partial(read: Reader) -> bool:
-    """Whether the configuration says what share of a head is rotated."""
-    return "partial_rotary_factor" in read or (
-        "rope_parameters" in read and "partial_rotary_factor" in read.part("rope_parameters")
     )
 
 
@@ -93,10 +87,12 @@ def experts(config: Config) -> ExpertLayout:
         return ExpertRefs(*(MatrixRef(f"{name}.{part}_proj") for part in ("gate", "up", "down")))
 
     sparse = range(config.dense_layers, config.layers)
-    return ExpertLayout(config.hidden, config.expert_intermediate, SILU, config.experts, sparse, refs)
+    return ExpertLayout(
+        config.hidden, config.expert_intermediate, config.activation, config.experts, sparse, refs
+    )
 
 
-class Layer:
+class Layer(Block):
     def __init__(self, config: Config, load: Loader, index: int) -> None:
         name = f"model.layers.{index}"
         c, attention = config, f"{name}.self_attn"
@@ -114,9 +110,8 @@ class Layer:
             self.k_norm = Norm(load.vector(f"{attention}.k_norm", c.head_dim), c.epsilon)
         self.output = load.linear(f"{attention}.o_proj", c.hidden, q_width)
         self.feed_norm = Norm(load.vector(f"{name}.post_attention_layernorm", c.hidden), c.epsilon)
-        self.router: SigmoidRouter | None = None
         if index < c.dense_layers:
-            self.mlp = load.mlp(f"{name}.mlp", c.hidden, c.intermediate, SILU)
+            self.mlp = load.mlp(f"{name}.mlp", c.hidden, c.intermediate, c.activation)
         else:
             gate = load.linear(f"{name}.mlp.gate", c.experts, c.hidden, exact=True)
             correction = load.vector(f"{name}.mlp.gate.e_score_correction_bias", c.experts)
@@ -124,7 +119,13 @@ class Layer:
                 gate, c.experts_per_token, correction, c.normalise, c.routing_scale, c.groups, c.groups_kept
             )
             shared = c.expert_intermediate * c.shared_experts
-            self.mlp = load.mlp(f"{name}.mlp.shared_experts", c.hidden, shared, SILU)
+            if shared:
+                self.mlp = load.mlp(f"{name}.mlp.shared_experts", c.hidden, shared, c.activation)
+
+    def new_part(self, dtype: np.dtype[np.generic]) -> KeyValue:
+        c = self.config
+        width = (c.kv_heads, c.head_dim)
+        return KeyValue([width, width], dtype)
 
     def attend(self, x: F32, batch: Batch, rotary: Rotary, angles: tuple[F32, F32]) -> F32:
         c, count = self.config, len(batch)
@@ -137,46 +138,9 @@ class Layer:
         seen = attend(batch, batch.parts(self.index), q, k, v, scale=c.head_dim**-0.5)
         return x + self.output(seen)
 
-    def feed(self, x: F32, experts: Experts) -> F32:
-        rows = self.feed_norm(x)
-        if self.router is None:
-            return x + self.mlp(rows)
-        return x + (experts(self.index, rows, *self.router(rows)) + self.mlp(rows))
 
-    def guess(self, x: F32, experts: Experts) -> None:
-        """Announces the experts that rows like these would go to."""
-        if self.router is not None:
-            experts.prefetch(self.index, self.router(self.feed_norm(x))[0])
-
-
-class Glm4Moe(Model):
-    def __init__(self, config: Config, load: Loader) -> None:
-        self.config = config
-        self.vocab_size, self.context_length = config.vocabulary, config.context
-        self.layers_count = config.layers
-        self.embedding = load.embedding("model.embed_tokens", config.vocabulary, config.hidden)
-        self.rotary = Rotary.of(config.rope, config.rotary_dim)
-        self.layers = [Layer(config, load, index) for index in range(config.layers)]
-        self.norm = Norm(load.vector("model.norm", config.hidden), config.epsilon)
-        self.head = load.head(
-            "lm_head", "model.embed_tokens", config.vocabulary, config.hidden, tied=config.tied
-        )
-        self.resident_bytes = load.resident_bytes
-        self.cache_dtype = load.cache_dtype
-
-    def new_state(self) -> State:
-        width = (self.config.kv_heads, self.config.head_dim)
-        return State([KeyValue([width, width], self.cache_dtype) for _ in self.layers])
-
-    def run(self, batch: Batch, experts: Experts) -> F32:
-        x = self.embedding(batch.tokens)
-        angles = self.rotary.angles(batch.positions)
-        for layer in self.layers:
-            x = layer.attend(x, batch, self.rotary, angles)
-            if experts.looks_ahead and layer.index + 1 < len(self.layers):
-                self.layers[layer.index + 1].guess(x, experts)
-            x = layer.feed(x, experts)
-        return self.head(self.norm(batch.select(x)))
+def build(config: Config, load: Loader) -> Decoder:
+    return Decoder(config, load, Layer, Rotary.of(config.rope, config.head_dim, config.rope.partial))
 
 
 FAMILY = Family(
@@ -184,7 +148,7 @@ FAMILY = Family(
     ("glm4_moe",),
     parse,
     experts,
-    Glm4Moe,
+    build,
     skips=lambda config, name: beyond(name, config.layers),
     verified=("bf16",),
 )

@@ -15,6 +15,7 @@ from engine.arrays import F32, I32
 from engine.cache import KeyValue, Part, State
 from engine.compressed import Entries
 from engine.config import Reader, text_part
+from engine.decoder import FeedForward
 from engine.delta import DeltaShape, KimiDelta
 from engine.errors import ConfigError
 from engine.experts import ExpertLayout, ExpertRefs, Experts, MatrixRef
@@ -121,7 +122,7 @@ def parse(config: Mapping[str, Any]) -> Config:
         activation=Activation("clamped_silu", limit=limit),
         experts=experts,
         experts_per_token=read.count("num_experts_per_tok", default=8, most=experts),
-        shared_experts=read.count("n_shared_experts", default=1),
+        shared_experts=read.count("n_shared_experts", default=1, least=0),
         normalise=read.flag("norm_topk_prob", default=True),
         routing_scale=read.number("routed_scaling_factor", default=2.5),
         groups=groups,
@@ -265,7 +266,7 @@ class SparseAttention:
         return self.output(self.attention.seen(query, batch, parts, chosen))
 
 
-class Layer:
+class Layer(FeedForward):
     """`first`: the first of the layer's parts in a state."""
 
     def __init__(self, config: Config, load: Loader, index: int, first: int) -> None:
@@ -282,7 +283,6 @@ class Layer:
             self.mixer = SparseAttention(c, load, f"{name}.self_attn", indexed=c.indexed[index])
         self.around_feed = HyperConnection(load, f"{name}.hc_ffn", c.hyper)
         self.feed_norm = Norm(load.vector(f"{name}.post_attention_layernorm", c.hidden), c.epsilon)
-        self.router: SigmoidRouter | None = None
         if not c.sparse[index]:
             self.mlp = load.mlp(f"{name}.mlp", c.hidden, c.intermediate, c.activation)
         else:
@@ -292,7 +292,8 @@ class Layer:
                 gate, c.experts_per_token, correction, c.normalise, c.routing_scale, c.groups, c.groups_kept
             )
             shared = c.expert_intermediate * c.shared_experts
-            self.mlp = load.mlp(f"{name}.mlp.shared_experts", c.hidden, shared, c.activation)
+            if shared:
+                self.mlp = load.mlp(f"{name}.mlp.shared_experts", c.hidden, shared, c.activation)
 
     def new_parts(self, dtype: np.dtype[np.generic]) -> list[Part]:
         return [self.mixer.new_part(dtype)] if isinstance(self.mixer, KimiDelta) else self.mixer.new_parts(dtype)
@@ -306,10 +307,7 @@ class Layer:
 
     def feed(self, streams: F32, experts: Experts) -> F32:
         collapsed, mix = self.around_feed(streams)
-        rows = self.feed_norm(collapsed)
-        if self.router is None:
-            return mix(streams, self.mlp(rows))
-        return mix(streams, experts(self.index, rows, *self.router(rows)) + self.mlp(rows))
+        return mix(streams, self.transform(self.feed_norm(collapsed), experts))
 
     def guess(self, streams: F32, experts: Experts) -> None:
         """Announces the experts that streams like these would go to."""

@@ -14,18 +14,25 @@ import numpy as np
 from engine.arrays import F32, I32
 from engine.cache import KeyValue, State
 from engine.config import Reader
+from engine.decoder import FeedForward
 from engine.errors import ConfigError
 from engine.experts import ExpertLayout, ExpertRefs, Experts, MatrixRef
 from engine.kernels import Activation, layer_norm
 from engine.kernels.indexer import choose_keys
 from engine.latent import LatentAttention, LatentShape
-from engine.layers import Norm
+from engine.layers import Norm, activation_of
 from engine.loader import Loader
 from engine.models import Batch, Family, Model, beyond
-from engine.rotary import RopeSettings, Rotary, yarn_scale
+from engine.rotary import RopeSettings, Rotary
 from engine.router import SigmoidRouter
 
-SILU = Activation("silu")
+# What DeepSeek-V3.2 leaves unsaid, where GLM-5 would mean something else.
+DEEPSEEK = {
+    "vocab_size": 129280, "hidden_size": 7168, "intermediate_size": 18432, "num_hidden_layers": 61,
+    "num_attention_heads": 128, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "v_head_dim": 128, "n_group": 8,
+    "topk_group": 4, "max_position_embeddings": 163840, "rms_norm_eps": 1e-6, "index_n_heads": 64,
+    "indexer_rope_interleave": False,
+}  # fmt: skip
 INDEX_EPSILON = 1e-6  # of the norm of the indexer's keys, whatever rms_norm_eps says
 
 
@@ -53,6 +60,7 @@ class Config:
     routing_scale: float
     groups: int
     groups_kept: int
+    activation: Activation
     epsilon: float
     rope: RopeSettings
     vocabulary: int
@@ -61,10 +69,9 @@ class Config:
 
 
 def parse(config: Mapping[str, Any]) -> Config:
-    read = Reader(config)
-    read.refuse(
-        hidden_act="silu", moe_layer_freq=1, scoring_func="sigmoid", topk_method="noaux_tc", mlp_bias=False
-    )
+    usual = DEEPSEEK if config.get("model_type") == "deepseek_v32" else {}
+    read = Reader({**usual, **{key: value for key, value in config.items() if value is not None}})
+    read.refuse(moe_layer_freq=1, scoring_func="sigmoid", topk_method="noaux_tc", mlp_bias=False)
     layers = read.count("num_hidden_layers", default=78)
     context = read.count("max_position_embeddings", default=202752)
     rope = RopeSettings.of(read, context=context)
@@ -77,7 +84,6 @@ def parse(config: Mapping[str, Any]) -> Config:
         rope=read.count("qk_rope_head_dim", default=64),
         value=read.count("v_head_dim", default=256),
     )
-    stretched = yarn_scale(rope.factor, rope.mscale_all_dim) if rope.mscale_all_dim else 1.0
     experts = read.count("num_experts", "n_routed_experts", "num_local_experts", default=256)
     groups = read.divisor("n_group", of=experts, default=1)
     return Config(
@@ -92,17 +98,18 @@ def parse(config: Mapping[str, Any]) -> Config:
         index_heads=read.count("index_n_heads", default=32),
         index_dim=read.count("index_head_dim", default=128, least=latent.rope),
         index_keys=read.count("index_topk", default=2048),
-        index_interleaved=read.flag("indexer_rope_interleave", default=config.get("model_type") != "deepseek_v32"),
+        index_interleaved=read.flag("indexer_rope_interleave", default=True),
         attention_bias=read.flag("attention_bias", default=False),
         interleaved=read.flag("rope_interleave", default=True),
-        scale=(latent.nope + latent.rope) ** -0.5 * stretched * stretched,
+        scale=(latent.nope + latent.rope) ** -0.5 * rope.score_scale(),
         experts=experts,
         experts_per_token=read.count("num_experts_per_tok", default=8, most=experts),
-        shared_experts=read.count("n_shared_experts", default=1),
+        shared_experts=read.count("n_shared_experts", default=int("n_shared_experts" not in config), least=0),
         normalise=read.flag("norm_topk_prob", default=True),
         routing_scale=read.number("routed_scaling_factor", default=2.5),
         groups=groups,
         groups_kept=read.count("topk_group", default=1, most=groups),
+        activation=activation_of(read),
         epsilon=read.number("rms_norm_eps", default=1e-5),
         rope=rope,
         vocabulary=read.count("vocab_size", default=154880),
@@ -144,7 +151,7 @@ def experts(config: Config) -> ExpertLayout:
         return ExpertRefs(*(MatrixRef(f"{name}.{part}_proj") for part in ("gate", "up", "down")))
 
     sparse = [layer for layer, has_experts in enumerate(config.sparse) if has_experts]
-    return ExpertLayout(config.hidden, config.expert_intermediate, SILU, config.experts, sparse, refs)
+    return ExpertLayout(config.hidden, config.expert_intermediate, config.activation, config.experts, sparse, refs)
 
 
 class Indexer:
@@ -183,7 +190,7 @@ class Indexer:
         ]
 
 
-class Layer:
+class Layer(FeedForward):
     def __init__(self, config: Config, load: Loader, index: int) -> None:
         name = f"model.layers.{index}"
         c, s = config, config.latent
@@ -196,9 +203,8 @@ class Layer:
         self.indexer = Indexer(c, load, f"{name}.self_attn.indexer") if c.indexed[index] else None
         self.index_part = c.layers + sum(c.indexed[:index])  # where its keys lie in a state
         self.feed_norm = Norm(load.vector(f"{name}.post_attention_layernorm", c.hidden), c.epsilon)
-        self.router: SigmoidRouter | None = None
         if not c.sparse[index]:
-            self.mlp = load.mlp(f"{name}.mlp", c.hidden, c.intermediate, SILU)
+            self.mlp = load.mlp(f"{name}.mlp", c.hidden, c.intermediate, c.activation)
         else:
             gate = load.linear(f"{name}.mlp.gate", c.experts, c.hidden, exact=True)
             correction = load.vector(f"{name}.mlp.gate.e_score_correction_bias", c.experts)
@@ -206,7 +212,8 @@ class Layer:
                 gate, c.experts_per_token, correction, c.normalise, c.routing_scale, c.groups, c.groups_kept
             )
             shared = c.expert_intermediate * c.shared_experts
-            self.mlp = load.mlp(f"{name}.mlp.shared_experts", c.hidden, shared, SILU)
+            if shared:
+                self.mlp = load.mlp(f"{name}.mlp.shared_experts", c.hidden, shared, c.activation)
 
     def attend(
         self, x: F32, batch: Batch, rotaries: Sequence[Rotary], angles: tuple[F32, F32], chosen: list[I32 | None]
@@ -220,17 +227,6 @@ class Layer:
             index_parts = batch.parts(self.index_part)
             chosen = self.indexer(rows, query.source, batch, index_parts, index_rotary, angles)
         return x + self.output(self.attention.seen(query, batch, parts, chosen)), chosen
-
-    def feed(self, x: F32, experts: Experts) -> F32:
-        rows = self.feed_norm(x)
-        if self.router is None:
-            return x + self.mlp(rows)
-        return x + (experts(self.index, rows, *self.router(rows)) + self.mlp(rows))
-
-    def guess(self, x: F32, experts: Experts) -> None:
-        """Announces the experts that rows like these would go to."""
-        if self.router is not None:
-            experts.prefetch(self.index, self.router(self.feed_norm(x))[0])
 
 
 class GlmMoeDsa(Model):

@@ -4,15 +4,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from engine.arrays import F32
-from engine.cache import KeyValue, State
+from engine.cache import KeyValue
 from engine.config import Reader
+from engine.decoder import Block, Decoder
 from engine.errors import ConfigError
-from engine.experts import ExpertLayout, ExpertRefs, Experts, MatrixRef
+from engine.experts import ExpertLayout, ExpertRefs, MatrixRef
 from engine.kernels import Activation
 from engine.layers import Norm, attend
 from engine.loader import Loader
-from engine.models import Batch, Family, Model
+from engine.models import Batch, Family
 from engine.rotary import RopeSettings, Rotary
 from engine.router import SoftmaxRouter
 
@@ -120,7 +123,7 @@ def experts(config: Config) -> ExpertLayout:
     )
 
 
-class Layer:
+class Layer(Block):
     def __init__(self, config: Config, load: Loader, index: int) -> None:
         name = f"model.layers.{index}"
         c, attention = config, f"{name}.self_attn"
@@ -135,10 +138,15 @@ class Layer:
         )
         self.sinks = load.vector(f"{attention}.sinks", c.heads)
         self.output = load.linear(f"{attention}.o_proj", c.hidden, q_width, bias=c.attention_bias)
-        self.expert_norm = Norm(load.vector(f"{name}.post_attention_layernorm", c.hidden), c.epsilon)
+        self.feed_norm = Norm(load.vector(f"{name}.post_attention_layernorm", c.hidden), c.epsilon)
         gate = load.linear(f"{name}.mlp.router", c.experts, c.hidden, bias=True, exact=True)
         # A softmax over the chosen is a softmax over all, divided by the sum of the chosen.
         self.router = SoftmaxRouter(gate, c.experts_per_token, normalise=True)
+
+    def new_part(self, dtype: np.dtype[np.generic]) -> KeyValue:
+        c = self.config
+        width = (c.kv_heads, c.head_dim)
+        return KeyValue([width, width], dtype, c.windows[self.index])
 
     def attend(self, x: F32, batch: Batch, rotary: Rotary, angles: tuple[F32, F32]) -> F32:
         c, count = self.config, len(batch)
@@ -158,43 +166,9 @@ class Layer:
         )
         return x + self.output(seen)
 
-    def feed(self, x: F32, experts: Experts) -> F32:
-        rows = self.expert_norm(x)
-        return x + experts(self.index, rows, *self.router(rows))
 
-    def guess(self, x: F32, experts: Experts) -> None:
-        """Announces the experts that rows like these would go to."""
-        experts.prefetch(self.index, self.router(self.expert_norm(x))[0])
+def build(config: Config, load: Loader) -> Decoder:
+    return Decoder(config, load, Layer, Rotary.of(config.rope, config.head_dim))
 
 
-class GptOss(Model):
-    def __init__(self, config: Config, load: Loader) -> None:
-        self.config = config
-        self.vocab_size, self.context_length = config.vocabulary, config.context
-        self.layers_count = config.layers
-        self.embedding = load.embedding("model.embed_tokens", config.vocabulary, config.hidden)
-        self.rotary = Rotary.of(config.rope, config.head_dim)
-        self.layers = [Layer(config, load, index) for index in range(config.layers)]
-        self.norm = Norm(load.vector("model.norm", config.hidden), config.epsilon)
-        self.head = load.head(
-            "lm_head", "model.embed_tokens", config.vocabulary, config.hidden, tied=config.tied
-        )
-        self.resident_bytes = load.resident_bytes
-        self.cache_dtype = load.cache_dtype
-
-    def new_state(self) -> State:
-        width = (self.config.kv_heads, self.config.head_dim)
-        return State([KeyValue([width, width], self.cache_dtype, window) for window in self.config.windows])
-
-    def run(self, batch: Batch, experts: Experts) -> F32:
-        x = self.embedding(batch.tokens)
-        angles = self.rotary.angles(batch.positions)
-        for layer in self.layers:
-            x = layer.attend(x, batch, self.rotary, angles)
-            if experts.looks_ahead and layer.index + 1 < len(self.layers):
-                self.layers[layer.index + 1].guess(x, experts)
-            x = layer.feed(x, experts)
-        return self.head(self.norm(batch.select(x)))
-
-
-FAMILY = Family("gpt-oss", ("gpt_oss",), parse, experts, GptOss, verified=("bf16", "mxfp4"))
+FAMILY = Family("gpt-oss", ("gpt_oss",), parse, experts, build, verified=("bf16", "mxfp4"))

@@ -4,19 +4,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from engine.arrays import F32
-from engine.cache import KeyValue, State
+from engine.cache import KeyValue
 from engine.config import Reader
+from engine.decoder import Block, Decoder
 from engine.errors import ConfigError
-from engine.experts import ExpertLayout, ExpertRefs, Experts, MatrixRef
+from engine.experts import ExpertLayout, ExpertRefs, MatrixRef
 from engine.kernels import Activation
-from engine.layers import Norm, attend
+from engine.layers import Norm, activation_of, attend
 from engine.loader import Loader
-from engine.models import Batch, Family, Model, beyond
+from engine.models import Batch, Family, beyond
 from engine.rotary import RopeSettings, Rotary
 from engine.router import SigmoidRouter
-
-SILU = Activation("silu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class Config:
     shared_experts: int
     routing_scale: float
     attention_bias: bool
+    mlp_bias: bool
+    activation: Activation
     epsilon: float
     rope: RopeSettings
     vocabulary: int
@@ -44,8 +47,6 @@ class Config:
 def parse(config: Mapping[str, Any]) -> Config:
     read = Reader(config)
     read.refuse(
-        hidden_act="silu",
-        mlp_bias=False,
         qk_norm=True,
         moe_router_use_sigmoid=True,
         moe_router_enable_expert_bias=True,
@@ -73,9 +74,11 @@ def parse(config: Mapping[str, Any]) -> Config:
         head_dim=read.count("head_dim", default=128),
         experts=read.count("num_experts", "num_local_experts", default=192),
         experts_per_token=read.count("num_experts_per_tok", default=8),
-        shared_experts=read.count("num_shared_experts", default=1),
+        shared_experts=read.count("num_shared_experts", default=1, least=0),
         routing_scale=read.number("router_scaling_factor", default=2.826),
         attention_bias=read.flag("attention_bias", default=False),
+        mlp_bias=read.flag("mlp_bias", default=False),
+        activation=activation_of(read),
         epsilon=read.number("rms_norm_eps", default=1e-5),
         rope=rope,
         vocabulary=read.count("vocab_size"),
@@ -90,11 +93,16 @@ def experts(config: Config) -> ExpertLayout:
         return ExpertRefs(*(MatrixRef(f"{name}.{part}_proj") for part in ("gate", "up", "down")))
 
     return ExpertLayout(
-        config.hidden, config.expert_intermediate, SILU, config.experts, config.sparse_layers, refs
+        config.hidden,
+        config.expert_intermediate,
+        config.activation,
+        config.experts,
+        config.sparse_layers,
+        refs,
     )
 
 
-class Layer:
+class Layer(Block):
     def __init__(self, config: Config, load: Loader, index: int) -> None:
         name = f"model.layers.{index}"
         c, attention = config, f"{name}.self_attn"
@@ -111,15 +119,19 @@ class Layer:
         self.k_norm = Norm(load.vector(f"{attention}.k_norm", c.head_dim), c.epsilon)
         self.output = load.linear(f"{attention}.o_proj", c.hidden, q_width, bias=c.attention_bias)
         self.feed_norm = Norm(load.vector(f"{name}.post_attention_layernorm", c.hidden), c.epsilon)
-        self.router: SigmoidRouter | None = None
         if index not in c.sparse_layers:
-            self.mlp = load.mlp(f"{name}.mlp", c.hidden, c.intermediate, SILU)
+            self.mlp = load.mlp(f"{name}.mlp", c.hidden, c.intermediate, c.activation, bias=c.mlp_bias)
         else:
             gate = load.linear(f"{name}.mlp.router.gate", c.experts, c.hidden, exact=True)
             correction = load.vector(f"{name}.mlp.expert_bias", c.experts)
             self.router = SigmoidRouter(gate, c.experts_per_token, correction, scale=c.routing_scale)
-            shared = c.expert_intermediate * c.shared_experts
-            self.mlp = load.mlp(f"{name}.mlp.shared_mlp", c.hidden, shared, SILU)
+            shared = c.expert_intermediate * c.shared_experts or c.intermediate  # none: as the reference does
+            self.mlp = load.mlp(f"{name}.mlp.shared_mlp", c.hidden, shared, c.activation, bias=c.mlp_bias)
+
+    def new_part(self, dtype: np.dtype[np.generic]) -> KeyValue:
+        c = self.config
+        width = (c.kv_heads, c.head_dim)
+        return KeyValue([width, width], dtype)
 
     def attend(self, x: F32, batch: Batch, rotary: Rotary, angles: tuple[F32, F32]) -> F32:
         c, count = self.config, len(batch)
@@ -130,46 +142,9 @@ class Layer:
         seen = attend(batch, batch.parts(self.index), q, k, v, scale=c.head_dim**-0.5)
         return x + self.output(seen)
 
-    def feed(self, x: F32, experts: Experts) -> F32:
-        rows = self.feed_norm(x)
-        if self.router is None:
-            return x + self.mlp(rows)
-        return x + (experts(self.index, rows, *self.router(rows)) + self.mlp(rows))
 
-    def guess(self, x: F32, experts: Experts) -> None:
-        """Announces the experts that rows like these would go to."""
-        if self.router is not None:
-            experts.prefetch(self.index, self.router(self.feed_norm(x))[0])
-
-
-class HyV3(Model):
-    def __init__(self, config: Config, load: Loader) -> None:
-        self.config = config
-        self.vocab_size, self.context_length = config.vocabulary, config.context
-        self.layers_count = config.layers
-        self.embedding = load.embedding("model.embed_tokens", config.vocabulary, config.hidden)
-        self.rotary = Rotary.of(config.rope, config.head_dim)
-        self.layers = [Layer(config, load, index) for index in range(config.layers)]
-        self.norm = Norm(load.vector("model.norm", config.hidden), config.epsilon)
-        self.head = load.head(
-            "lm_head", "model.embed_tokens", config.vocabulary, config.hidden, tied=config.tied
-        )
-        self.resident_bytes = load.resident_bytes
-        self.cache_dtype = load.cache_dtype
-
-    def new_state(self) -> State:
-        width = (self.config.kv_heads, self.config.head_dim)
-        return State([KeyValue([width, width], self.cache_dtype) for _ in self.layers])
-
-    def run(self, batch: Batch, experts: Experts) -> F32:
-        x = self.embedding(batch.tokens)
-        angles = self.rotary.angles(batch.positions)
-        for layer in self.layers:
-            x = layer.attend(x, batch, self.rotary, angles)
-            if experts.looks_ahead and layer.index + 1 < len(self.layers):
-                self.layers[layer.index + 1].guess(x, experts)
-            x = layer.feed(x, experts)
-        return self.head(self.norm(batch.select(x)))
+def build(config: Config, load: Loader) -> Decoder:
+    return Decoder(config, load, Layer, Rotary.of(config.rope, config.head_dim))
 
 
 FAMILY = Family(
@@ -177,7 +152,7 @@ FAMILY = Family(
     ("hy_v3",),
     parse,
     experts,
-    HyV3,
+    build,
     skips=lambda config, name: beyond(name, config.layers),
     verified=("bf16",),
 )

@@ -10,6 +10,7 @@ import numpy as np
 from engine.arrays import F32
 from engine.cache import KeyValue, State
 from engine.config import Reader
+from engine.decoder import FeedForward
 from engine.delta import DeltaShape, KimiDelta
 from engine.errors import ConfigError
 from engine.experts import ExpertLayout, ExpertRefs, Experts, MatrixRef
@@ -86,7 +87,7 @@ def parse(config: Mapping[str, Any]) -> Config:
         attention_bias=read.flag("attention_bias", default=False),
         experts=experts,
         experts_per_token=read.count("num_experts_per_token", "num_experts_per_tok", default=8, most=experts),
-        shared_experts=read.count("num_shared_experts", "n_shared_experts", default=1),
+        shared_experts=read.count("num_shared_experts", "n_shared_experts", default=1, least=0),
         normalise=read.flag("moe_renormalize", "norm_topk_prob", default=True),
         routing_scale=read.number("routed_scaling_factor", default=2.446),
         groups=read.divisor("num_expert_group", "n_group", of=experts, default=1),
@@ -156,7 +157,7 @@ class Latent:
         return self.output(self.attention.seen(self.attention.query(x, None, None), batch, parts))
 
 
-class Layer:
+class Layer(FeedForward):
     def __init__(self, config: Config, load: Loader, index: int) -> None:
         name, c = f"model.layers.{index}", config
         self.index = index
@@ -167,7 +168,6 @@ class Layer:
             else Latent(c, load, f"{name}.self_attn")
         )
         self.feed_norm = Norm(load.vector(f"{name}.post_attention_layernorm", c.hidden), c.epsilon)
-        self.router: SigmoidRouter | None = None
         if index in c.sparse_layers:
             moe = f"{name}.block_sparse_moe"
             gate = load.linear(f"{moe}.gate", c.experts, c.hidden, exact=True)
@@ -176,7 +176,8 @@ class Layer:
                 gate, c.experts_per_token, correction, c.normalise, c.routing_scale, c.groups, c.groups_kept
             )
             shared = c.expert_intermediate * c.shared_experts
-            self.mlp = load.mlp(f"{moe}.shared_experts", c.hidden, shared, SILU)
+            if shared:
+                self.mlp = load.mlp(f"{moe}.shared_experts", c.hidden, shared, SILU)
         else:
             saved_again = (
                 f"{name}.block_sparse_moe.gate_proj.weight" in load
@@ -186,17 +187,6 @@ class Layer:
 
     def attend(self, x: F32, batch: Batch) -> F32:
         return x + self.mixer(self.attention_norm(x), batch, batch.parts(self.index))
-
-    def feed(self, x: F32, experts: Experts) -> F32:
-        rows = self.feed_norm(x)
-        if self.router is None:
-            return x + self.mlp(rows)
-        return x + (experts(self.index, rows, *self.router(rows)) + self.mlp(rows))
-
-    def guess(self, x: F32, experts: Experts) -> None:
-        """Announces the experts that rows like these would go to."""
-        if self.router is not None:
-            experts.prefetch(self.index, self.router(self.feed_norm(x))[0])
 
 
 class KimiLinear(Model):

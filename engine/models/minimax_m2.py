@@ -4,19 +4,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from engine.arrays import F32
-from engine.cache import KeyValue, State
+from engine.cache import KeyValue
 from engine.config import Reader
+from engine.decoder import Block, Decoder
 from engine.errors import ConfigError
-from engine.experts import ExpertLayout, ExpertRefs, Experts, MatrixRef
+from engine.experts import ExpertLayout, ExpertRefs, MatrixRef
 from engine.kernels import Activation
-from engine.layers import Norm, attend
+from engine.layers import Norm, activation_of, attend
 from engine.loader import Loader
-from engine.models import Batch, Family, Model, beyond
+from engine.models import Batch, Family, beyond
 from engine.rotary import RopeSettings, Rotary
 from engine.router import SigmoidRouter
-
-SILU = Activation("silu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Config:
     head_dim: int
     experts: int
     experts_per_token: int
-    rotary_dim: int
+    activation: Activation
     epsilon: float
     rope: RopeSettings
     vocabulary: int
@@ -39,8 +40,10 @@ class Config:
 
 def parse(config: Mapping[str, Any]) -> Config:
     read = Reader(config)
+    head_dim = read.count("head_dim", default=128)
+    if "rotary_dim" in read:  # how releases say what part of a head is turned
+        read = Reader({**config, "partial_rotary_factor": read.count("rotary_dim", most=head_dim) / head_dim})
     read.refuse(
-        hidden_act="silu",
         scoring_func="sigmoid",
         use_qk_norm=True,
         qk_norm_type="per_layer",
@@ -54,7 +57,6 @@ def parse(config: Mapping[str, Any]) -> Config:
     hidden, heads = read.count("hidden_size"), read.count("num_attention_heads")
     context = read.count("max_position_embeddings", default=196608)
     rope = RopeSettings.of(read, theta=5e6, context=context)
-    head_dim = read.count("head_dim", default=128)
     return Config(
         hidden=hidden,
         intermediate=read.count("intermediate_size"),
@@ -64,7 +66,7 @@ def parse(config: Mapping[str, Any]) -> Config:
         head_dim=head_dim,
         experts=read.count("num_local_experts", "num_experts", default=256),
         experts_per_token=read.count("num_experts_per_tok", default=8),
-        rotary_dim=read.count("rotary_dim", default=int(head_dim * rope.partial)),
+        activation=activation_of(read),
         epsilon=read.number("rms_norm_eps", default=1e-6),
         rope=rope,
         vocabulary=read.count("vocab_size"),
@@ -80,10 +82,12 @@ def experts(config: Config) -> ExpertLayout:
             gate=MatrixRef(f"{name}.w1"), up=MatrixRef(f"{name}.w3"), down=MatrixRef(f"{name}.w2")
         )
 
-    return ExpertLayout(config.hidden, config.intermediate, SILU, config.experts, range(config.layers), refs)
+    return ExpertLayout(
+        config.hidden, config.intermediate, config.activation, config.experts, range(config.layers), refs
+    )
 
 
-class Layer:
+class Layer(Block):
     def __init__(self, config: Config, load: Loader, index: int) -> None:
         name = f"model.layers.{index}"
         c, attention = config, f"{name}.self_attn"
@@ -98,10 +102,15 @@ class Layer:
         self.q_norm = Norm(load.vector(f"{attention}.q_norm", q_width), c.epsilon)
         self.k_norm = Norm(load.vector(f"{attention}.k_norm", kv_width), c.epsilon)
         self.output = load.linear(f"{attention}.o_proj", c.hidden, q_width)
-        self.expert_norm = Norm(load.vector(f"{name}.post_attention_layernorm", c.hidden), c.epsilon)
+        self.feed_norm = Norm(load.vector(f"{name}.post_attention_layernorm", c.hidden), c.epsilon)
         gate = load.linear(f"{name}.block_sparse_moe.gate", c.experts, c.hidden, exact=True)
         correction = load.vector(f"{name}.block_sparse_moe.e_score_correction_bias", c.experts)
         self.router = SigmoidRouter(gate, c.experts_per_token, correction)
+
+    def new_part(self, dtype: np.dtype[np.generic]) -> KeyValue:
+        c = self.config
+        width = (c.kv_heads, c.head_dim)
+        return KeyValue([width, width], dtype)
 
     def attend(self, x: F32, batch: Batch, rotary: Rotary, angles: tuple[F32, F32]) -> F32:
         c, count = self.config, len(batch)
@@ -112,43 +121,9 @@ class Layer:
         seen = attend(batch, batch.parts(self.index), q, k, v, scale=c.head_dim**-0.5)
         return x + self.output(seen)
 
-    def feed(self, x: F32, experts: Experts) -> F32:
-        rows = self.expert_norm(x)
-        return x + experts(self.index, rows, *self.router(rows))
 
-    def guess(self, x: F32, experts: Experts) -> None:
-        """Announces the experts that rows like these would go to."""
-        experts.prefetch(self.index, self.router(self.expert_norm(x))[0])
-
-
-class MiniMaxM2(Model):
-    def __init__(self, config: Config, load: Loader) -> None:
-        self.config = config
-        self.vocab_size, self.context_length = config.vocabulary, config.context
-        self.layers_count = config.layers
-        self.embedding = load.embedding("model.embed_tokens", config.vocabulary, config.hidden)
-        self.rotary = Rotary.of(config.rope, config.rotary_dim)
-        self.layers = [Layer(config, load, index) for index in range(config.layers)]
-        self.norm = Norm(load.vector("model.norm", config.hidden), config.epsilon)
-        self.head = load.head(
-            "lm_head", "model.embed_tokens", config.vocabulary, config.hidden, tied=config.tied
-        )
-        self.resident_bytes = load.resident_bytes
-        self.cache_dtype = load.cache_dtype
-
-    def new_state(self) -> State:
-        width = (self.config.kv_heads, self.config.head_dim)
-        return State([KeyValue([width, width], self.cache_dtype) for _ in self.layers])
-
-    def run(self, batch: Batch, experts: Experts) -> F32:
-        x = self.embedding(batch.tokens)
-        angles = self.rotary.angles(batch.positions)
-        for layer in self.layers:
-            x = layer.attend(x, batch, self.rotary, angles)
-            if experts.looks_ahead and layer.index + 1 < len(self.layers):
-                self.layers[layer.index + 1].guess(x, experts)
-            x = layer.feed(x, experts)
-        return self.head(self.norm(batch.select(x)))
+def build(config: Config, load: Loader) -> Decoder:
+    return Decoder(config, load, Layer, Rotary.of(config.rope, config.head_dim, config.rope.partial))
 
 
 FAMILY = Family(
@@ -156,7 +131,7 @@ FAMILY = Family(
     ("minimax_m2",),
     parse,
     experts,
-    MiniMaxM2,
+    build,
     skips=lambda config, name: beyond(name, config.layers),
     verified=("bf16", "fp8"),
 )

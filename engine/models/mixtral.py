@@ -4,18 +4,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from engine.arrays import F32
-from engine.cache import KeyValue, State
+from engine.cache import KeyValue
 from engine.config import Reader
-from engine.experts import ExpertLayout, ExpertRefs, Experts, MatrixRef
+from engine.decoder import Block, Decoder
+from engine.experts import ExpertLayout, ExpertRefs, MatrixRef
 from engine.kernels import Activation
-from engine.layers import Norm, attend
+from engine.layers import Norm, activation_of, attend
 from engine.loader import Loader
-from engine.models import Batch, Family, Model
+from engine.models import Batch, Family
 from engine.rotary import RopeSettings, Rotary
 from engine.router import SoftmaxRouter
-
-SILU = Activation("silu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Config:
     experts: int
     experts_per_token: int
     window: int | None
+    activation: Activation
     epsilon: float
     rope: RopeSettings
     vocabulary: int
@@ -38,7 +40,6 @@ class Config:
 
 def parse(config: Mapping[str, Any]) -> Config:
     read = Reader(config)
-    read.refuse(hidden_act="silu")
     hidden, heads = read.count("hidden_size"), read.count("num_attention_heads")
     context = read.count("max_position_embeddings", default=131072)
     rope = RopeSettings.of(read, theta=1e6, context=context)
@@ -47,11 +48,12 @@ def parse(config: Mapping[str, Any]) -> Config:
         intermediate=read.count("intermediate_size"),
         layers=read.count("num_hidden_layers"),
         heads=heads,
-        kv_heads=read.count("num_key_value_heads", default=heads),
+        kv_heads=read.count("num_key_value_heads", default=heads if "num_key_value_heads" in config else 8),
         head_dim=read.count("head_dim", default=hidden // heads),
         experts=read.count("num_local_experts", "num_experts", default=8),
         experts_per_token=read.count("num_experts_per_tok", default=2),
         window=read.count("sliding_window") if "sliding_window" in read else None,
+        activation=activation_of(read),
         epsilon=read.number("rms_norm_eps", default=1e-5),
         rope=rope,
         vocabulary=read.count("vocab_size"),
@@ -67,10 +69,12 @@ def experts(config: Config) -> ExpertLayout:
             gate=MatrixRef(f"{name}.w1"), up=MatrixRef(f"{name}.w3"), down=MatrixRef(f"{name}.w2")
         )
 
-    return ExpertLayout(config.hidden, config.intermediate, SILU, config.experts, range(config.layers), refs)
+    return ExpertLayout(
+        config.hidden, config.intermediate, config.activation, config.experts, range(config.layers), refs
+    )
 
 
-class Layer:
+class Layer(Block):
     def __init__(self, config: Config, load: Loader, index: int) -> None:
         name = f"model.layers.{index}"
         c, attention = config, f"{name}.self_attn"
@@ -83,10 +87,15 @@ class Layer:
             c.hidden,
         )
         self.output = load.linear(f"{attention}.o_proj", c.hidden, q_width)
-        self.expert_norm = Norm(load.vector(f"{name}.post_attention_layernorm", c.hidden), c.epsilon)
+        self.feed_norm = Norm(load.vector(f"{name}.post_attention_layernorm", c.hidden), c.epsilon)
         gate = load.linear(f"{name}.block_sparse_moe.gate", c.experts, c.hidden, exact=True)
         # A softmax over the chosen is a softmax over all, divided by the sum of the chosen.
         self.router = SoftmaxRouter(gate, c.experts_per_token, normalise=True)
+
+    def new_part(self, dtype: np.dtype[np.generic]) -> KeyValue:
+        c = self.config
+        width = (c.kv_heads, c.head_dim)
+        return KeyValue([width, width], dtype, c.window)
 
     def attend(self, x: F32, batch: Batch, rotary: Rotary, angles: tuple[F32, F32]) -> F32:
         c, count = self.config, len(batch)
@@ -97,43 +106,9 @@ class Layer:
         seen = attend(batch, batch.parts(self.index), q, k, v, scale=c.head_dim**-0.5, window=c.window)
         return x + self.output(seen)
 
-    def feed(self, x: F32, experts: Experts) -> F32:
-        rows = self.expert_norm(x)
-        return x + experts(self.index, rows, *self.router(rows))
 
-    def guess(self, x: F32, experts: Experts) -> None:
-        """Announces the experts that rows like these would go to."""
-        experts.prefetch(self.index, self.router(self.expert_norm(x))[0])
+def build(config: Config, load: Loader) -> Decoder:
+    return Decoder(config, load, Layer, Rotary.of(config.rope, config.head_dim))
 
 
-class Mixtral(Model):
-    def __init__(self, config: Config, load: Loader) -> None:
-        self.config = config
-        self.vocab_size, self.context_length = config.vocabulary, config.context
-        self.layers_count = config.layers
-        self.embedding = load.embedding("model.embed_tokens", config.vocabulary, config.hidden)
-        self.rotary = Rotary.of(config.rope, config.head_dim)
-        self.layers = [Layer(config, load, index) for index in range(config.layers)]
-        self.norm = Norm(load.vector("model.norm", config.hidden), config.epsilon)
-        self.head = load.head(
-            "lm_head", "model.embed_tokens", config.vocabulary, config.hidden, tied=config.tied
-        )
-        self.resident_bytes = load.resident_bytes
-        self.cache_dtype = load.cache_dtype
-
-    def new_state(self) -> State:
-        width = (self.config.kv_heads, self.config.head_dim)
-        return State([KeyValue([width, width], self.cache_dtype, self.config.window) for _ in self.layers])
-
-    def run(self, batch: Batch, experts: Experts) -> F32:
-        x = self.embedding(batch.tokens)
-        angles = self.rotary.angles(batch.positions)
-        for layer in self.layers:
-            x = layer.attend(x, batch, self.rotary, angles)
-            if experts.looks_ahead and layer.index + 1 < len(self.layers):
-                self.layers[layer.index + 1].guess(x, experts)
-            x = layer.feed(x, experts)
-        return self.head(self.norm(batch.select(x)))
-
-
-FAMILY = Family("Mixtral", ("mixtral",), parse, experts, Mixtral, verified=("bf16",))
+FAMILY = Family("Mixtral", ("mixtral",), parse, experts, build, verified=("bf16",))

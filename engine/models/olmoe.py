@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from engine.arrays import F32
-from engine.cache import KeyValue, State
+from engine.cache import KeyValue
 from engine.config import Reader
-from engine.experts import ExpertLayout, ExpertRefs, Experts, MatrixRef
+from engine.decoder import Block, Decoder
+from engine.experts import ExpertLayout, ExpertRefs, MatrixRef
 from engine.kernels import Activation
-from engine.layers import Linear, Norm, Stack, attend
+from engine.layers import Linear, Norm, Stack, activation_of, attend
 from engine.loader import Loader
-from engine.models import Batch, Family, Model
+from engine.models import Batch, Family
 from engine.rotary import RopeSettings, Rotary
 from engine.router import SoftmaxRouter
 
@@ -32,6 +33,7 @@ class Config:
     normalise: bool
     clip_qkv: float | None
     attention_bias: bool
+    activation: Activation
     epsilon: float
     rope: RopeSettings
     vocabulary: int
@@ -41,7 +43,7 @@ class Config:
 
 def parse(config: Mapping[str, Any]) -> Config:
     read = Reader(config)
-    read.refuse(hidden_act="silu", sliding_window=())
+    read.refuse(sliding_window=())
     heads = read.count("num_attention_heads")
     experts = read.count("num_experts", "num_local_experts", default=64)
     context = read.count("max_position_embeddings", default=4096)
@@ -58,6 +60,7 @@ def parse(config: Mapping[str, Any]) -> Config:
         normalise=read.flag("norm_topk_prob", default=False),
         clip_qkv=read.number("clip_qkv", default=None),
         attention_bias=read.flag("attention_bias", default=False),
+        activation=activation_of(read),
         epsilon=read.number("rms_norm_eps", default=1e-5),
         rope=rope,
         vocabulary=read.count("vocab_size"),
@@ -72,11 +75,11 @@ def experts(config: Config) -> ExpertLayout:
         return ExpertRefs(*(MatrixRef(f"{name}.{part}_proj") for part in ("gate", "up", "down")))
 
     return ExpertLayout(
-        config.hidden, config.intermediate, Activation("silu"), config.experts, range(config.layers), refs
+        config.hidden, config.intermediate, config.activation, config.experts, range(config.layers), refs
     )
 
 
-class Layer:
+class Layer(Block):
     def __init__(self, config: Config, load: Loader, index: int) -> None:
         name = f"model.layers.{index}"
         c, attention = config, f"{name}.self_attn"
@@ -92,9 +95,14 @@ class Layer:
         self.q_norm = Norm(load.vector(f"{attention}.q_norm", q_width), c.epsilon)
         self.k_norm = Norm(load.vector(f"{attention}.k_norm", kv_width), c.epsilon)
         self.output: Linear = load.linear(f"{attention}.o_proj", c.hidden, q_width, bias=c.attention_bias)
-        self.expert_norm = Norm(load.vector(f"{name}.post_attention_layernorm", c.hidden), c.epsilon)
+        self.feed_norm = Norm(load.vector(f"{name}.post_attention_layernorm", c.hidden), c.epsilon)
         gate = load.linear(f"{name}.mlp.gate", c.experts, c.hidden, exact=True)
         self.router = SoftmaxRouter(gate, c.experts_per_token, c.normalise)
+
+    def new_part(self, dtype: np.dtype[np.generic]) -> KeyValue:
+        c = self.config
+        width = (c.kv_heads, c.head_dim)
+        return KeyValue([width, width], dtype)
 
     def attend(self, x: F32, batch: Batch, rotary: Rotary, angles: tuple[F32, F32]) -> F32:
         c = self.config
@@ -109,43 +117,9 @@ class Layer:
         seen = attend(batch, batch.parts(self.index), q, k, v, scale=c.head_dim**-0.5)
         return x + self.output(seen)
 
-    def feed(self, x: F32, experts: Experts) -> F32:
-        rows = self.expert_norm(x)
-        return x + experts(self.index, rows, *self.router(rows))
 
-    def guess(self, x: F32, experts: Experts) -> None:
-        """Announces the experts that rows like these would go to."""
-        experts.prefetch(self.index, self.router(self.expert_norm(x))[0])
+def build(config: Config, load: Loader) -> Decoder:
+    return Decoder(config, load, Layer, Rotary.of(config.rope, config.head_dim))
 
 
-class Olmoe(Model):
-    def __init__(self, config: Config, load: Loader) -> None:
-        self.config = config
-        self.vocab_size, self.context_length = config.vocabulary, config.context
-        self.layers_count = config.layers
-        self.embedding = load.embedding("model.embed_tokens", config.vocabulary, config.hidden)
-        self.rotary = Rotary.of(config.rope, config.head_dim)
-        self.layers = [Layer(config, load, index) for index in range(config.layers)]
-        self.norm = Norm(load.vector("model.norm", config.hidden), config.epsilon)
-        self.head = load.head(
-            "lm_head", "model.embed_tokens", config.vocabulary, config.hidden, tied=config.tied
-        )
-        self.resident_bytes = load.resident_bytes
-        self.cache_dtype = load.cache_dtype
-
-    def new_state(self) -> State:
-        width = (self.config.kv_heads, self.config.head_dim)
-        return State([KeyValue([width, width], self.cache_dtype) for _ in self.layers])
-
-    def run(self, batch: Batch, experts: Experts) -> F32:
-        x = self.embedding(batch.tokens)
-        angles = self.rotary.angles(batch.positions)
-        for layer in self.layers:
-            x = layer.attend(x, batch, self.rotary, angles)
-            if experts.looks_ahead and layer.index + 1 < len(self.layers):
-                self.layers[layer.index + 1].guess(x, experts)
-            x = layer.feed(x, experts)
-        return self.head(self.norm(batch.select(x)))
-
-
-FAMILY = Family("OLMoE", ("olmoe",), parse, experts, Olmoe, verified=("bf16", "f16", "f32"))
+FAMILY = Family("OLMoE", ("olmoe",), parse, experts, build, verified=("bf16", "f16", "f32"))

@@ -4,19 +4,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from engine.arrays import F32
-from engine.cache import KeyValue, State
+from engine.cache import KeyValue
 from engine.config import Reader
+from engine.decoder import Block, Decoder
 from engine.errors import ConfigError
-from engine.experts import ExpertLayout, ExpertRefs, Experts, MatrixRef
+from engine.experts import ExpertLayout, ExpertRefs, MatrixRef
 from engine.kernels import Activation, sigmoid
-from engine.layers import Norm, attend
+from engine.layers import Norm, activation_of, attend
 from engine.loader import Loader
-from engine.models import Batch, Family, Model
+from engine.models import Batch, Family
 from engine.rotary import RopeSettings, Rotary
 from engine.router import SoftmaxRouter
-
-SILU = Activation("silu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Config:
     normalise: bool
     qkv_bias: bool
     windows: tuple[int | None, ...]  # by layer
+    activation: Activation
     epsilon: float
     rope: RopeSettings
     vocabulary: int
@@ -44,9 +46,9 @@ class Config:
 
 def parse(config: Mapping[str, Any]) -> Config:
     read = Reader(config)
-    read.refuse(hidden_act="silu")
     hidden, heads = read.count("hidden_size"), read.count("num_attention_heads")
     layers = read.count("num_hidden_layers")
+    experts = read.count("num_experts", "num_local_experts", default=60, least=0)
     dense = read.counts("mlp_only_layers", default=())
     step = read.count("decoder_sparse_step", default=1)
     context = read.count("max_position_embeddings", default=32768)
@@ -58,16 +60,17 @@ def parse(config: Mapping[str, Any]) -> Config:
         shared_intermediate=read.count("shared_expert_intermediate_size", default=5632),
         layers=layers,
         sparse_layers=tuple(
-            layer for layer in range(layers) if layer not in dense and (layer + 1) % step == 0
+            layer for layer in range(layers) if experts and layer not in dense and (layer + 1) % step == 0
         ),
         heads=heads,
         kv_heads=read.count("num_key_value_heads", default=heads),
         head_dim=read.count("head_dim", default=hidden // heads),
-        experts=read.count("num_experts", "num_local_experts", default=60),
+        experts=experts,
         experts_per_token=read.count("num_experts_per_tok", default=4),
         normalise=read.flag("norm_topk_prob", default=False),
         qkv_bias=read.flag("qkv_bias", default=True),
         windows=windows(read, layers),
+        activation=activation_of(read),
         epsilon=read.number("rms_norm_eps", default=1e-6),
         rope=rope,
         vocabulary=read.count("vocab_size"),
@@ -102,11 +105,16 @@ def experts(config: Config) -> ExpertLayout:
         return ExpertRefs(*(MatrixRef(f"{name}.{part}_proj") for part in ("gate", "up", "down")))
 
     return ExpertLayout(
-        config.hidden, config.expert_intermediate, SILU, config.experts, config.sparse_layers, refs
+        config.hidden,
+        config.expert_intermediate,
+        config.activation,
+        config.experts,
+        config.sparse_layers,
+        refs,
     )
 
 
-class Layer:
+class Layer(Block):
     def __init__(self, config: Config, load: Loader, index: int) -> None:
         name = f"model.layers.{index}"
         c, attention = config, f"{name}.self_attn"
@@ -121,14 +129,18 @@ class Layer:
         )
         self.output = load.linear(f"{attention}.o_proj", c.hidden, q_width)
         self.feed_norm = Norm(load.vector(f"{name}.post_attention_layernorm", c.hidden), c.epsilon)
-        self.router: SoftmaxRouter | None = None
         if index in c.sparse_layers:
             gate = load.linear(f"{name}.mlp.gate", c.experts, c.hidden, exact=True)
             self.router = SoftmaxRouter(gate, c.experts_per_token, c.normalise)
-            self.mlp = load.mlp(f"{name}.mlp.shared_expert", c.hidden, c.shared_intermediate, SILU)
+            self.mlp = load.mlp(f"{name}.mlp.shared_expert", c.hidden, c.shared_intermediate, c.activation)
             self.shared_gate = load.linear(f"{name}.mlp.shared_expert_gate", 1, c.hidden, exact=True)
         else:
-            self.mlp = load.mlp(f"{name}.mlp", c.hidden, c.intermediate, SILU)
+            self.mlp = load.mlp(f"{name}.mlp", c.hidden, c.intermediate, c.activation)
+
+    def new_part(self, dtype: np.dtype[np.generic]) -> KeyValue:
+        c = self.config
+        width = (c.kv_heads, c.head_dim)
+        return KeyValue([width, width], dtype, c.windows[self.index])
 
     def attend(self, x: F32, batch: Batch, rotary: Rotary, angles: tuple[F32, F32]) -> F32:
         c, count = self.config, len(batch)
@@ -141,47 +153,13 @@ class Layer:
         )
         return x + self.output(seen)
 
-    def feed(self, x: F32, experts: Experts) -> F32:
-        rows = self.feed_norm(x)
-        if self.router is None:
-            return x + self.mlp(rows)
-        shared = sigmoid(self.shared_gate(rows)) * self.mlp(rows)
-        return x + (experts(self.index, rows, *self.router(rows)) + shared)
-
-    def guess(self, x: F32, experts: Experts) -> None:
-        """Announces the experts that rows like these would go to."""
-        if self.router is not None:
-            experts.prefetch(self.index, self.router(self.feed_norm(x))[0])
+    def beside(self, rows: F32) -> F32 | None:
+        out = super().beside(rows)
+        return out if out is None or self.router is None else sigmoid(self.shared_gate(rows)) * out
 
 
-class Qwen2Moe(Model):
-    def __init__(self, config: Config, load: Loader) -> None:
-        self.config = config
-        self.vocab_size, self.context_length = config.vocabulary, config.context
-        self.layers_count = config.layers
-        self.embedding = load.embedding("model.embed_tokens", config.vocabulary, config.hidden)
-        self.rotary = Rotary.of(config.rope, config.head_dim)
-        self.layers = [Layer(config, load, index) for index in range(config.layers)]
-        self.norm = Norm(load.vector("model.norm", config.hidden), config.epsilon)
-        self.head = load.head(
-            "lm_head", "model.embed_tokens", config.vocabulary, config.hidden, tied=config.tied
-        )
-        self.resident_bytes = load.resident_bytes
-        self.cache_dtype = load.cache_dtype
-
-    def new_state(self) -> State:
-        width = (self.config.kv_heads, self.config.head_dim)
-        return State([KeyValue([width, width], self.cache_dtype, window) for window in self.config.windows])
-
-    def run(self, batch: Batch, experts: Experts) -> F32:
-        x = self.embedding(batch.tokens)
-        angles = self.rotary.angles(batch.positions)
-        for layer in self.layers:
-            x = layer.attend(x, batch, self.rotary, angles)
-            if experts.looks_ahead and layer.index + 1 < len(self.layers):
-                self.layers[layer.index + 1].guess(x, experts)
-            x = layer.feed(x, experts)
-        return self.head(self.norm(batch.select(x)))
+def build(config: Config, load: Loader) -> Decoder:
+    return Decoder(config, load, Layer, Rotary.of(config.rope, config.head_dim))
 
 
-FAMILY = Family("Qwen2-MoE", ("qwen2_moe",), parse, experts, Qwen2Moe, verified=("bf16",))
+FAMILY = Family("Qwen2-MoE", ("qwen2_moe",), parse, experts, build, verified=("bf16",))

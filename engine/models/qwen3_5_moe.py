@@ -36,7 +36,6 @@ class Config:
     heads: int
     kv_heads: int
     head_dim: int
-    rotary_dim: int
     attention_bias: bool
     experts: int
     experts_per_token: int
@@ -71,7 +70,6 @@ def parse(config: Mapping[str, Any]) -> Config:
         heads=heads,
         kv_heads=read.divisor("num_key_value_heads", of=heads, default=2),
         head_dim=head_dim,
-        rotary_dim=int(head_dim * rope.partial),
         attention_bias=read.flag("attention_bias", default=False),
         experts=read.count("num_experts", "num_local_experts", default=256),
         experts_per_token=read.count("num_experts_per_tok", default=8),
@@ -215,7 +213,7 @@ class Qwen35Moe(Model):
         name = WHOLE if f"{WHOLE}.embed_tokens.weight" in load else TEXT
         embedding = f"{name}.embed_tokens"
         self.embedding = load.embedding(embedding, config.vocabulary, config.hidden)
-        self.rotary = Rotary.of(config.rope, config.rotary_dim)
+        self.rotary = Rotary.of(config.rope, config.head_dim, config.rope.partial)
         self.layers = [
             Layer(config, load, f"{name}.layers.{index}", index, self.rotary)
             for index in range(config.layers)

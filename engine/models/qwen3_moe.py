@@ -5,18 +5,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from engine.arrays import F32
-from engine.cache import KeyValue, State
+from engine.cache import KeyValue
 from engine.config import Reader
-from engine.experts import ExpertLayout, ExpertRefs, Experts, MatrixRef
+from engine.decoder import Block, Decoder
+from engine.experts import ExpertLayout, ExpertRefs, MatrixRef
 from engine.kernels import Activation
-from engine.layers import Norm, attend
+from engine.layers import Norm, activation_of, attend
 from engine.loader import Loader
-from engine.models import Batch, Family, Model
+from engine.models import Batch, Family
 from engine.rotary import RopeSettings, Rotary
 from engine.router import SoftmaxRouter
-
-SILU = Activation("silu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class Config:
     normalise: bool
     attention_bias: bool
     window: int | None
+    activation: Activation
     epsilon: float
     rope: RopeSettings
     vocabulary: int
@@ -43,7 +45,6 @@ class Config:
 
 def parse(config: Mapping[str, Any]) -> Config:
     read = Reader(config)
-    read.refuse(hidden_act="silu")
     hidden, heads = read.count("hidden_size"), read.count("num_attention_heads")
     layers = read.count("num_hidden_layers")
     experts = read.count("num_experts", "num_local_experts", default=128, least=0)
@@ -67,6 +68,7 @@ def parse(config: Mapping[str, Any]) -> Config:
         normalise=read.flag("norm_topk_prob", default=False),
         attention_bias=read.flag("attention_bias", default=False),
         window=read.count("sliding_window") if windowed else None,
+        activation=activation_of(read),
         epsilon=read.number("rms_norm_eps", default=1e-6),
         rope=rope,
         vocabulary=read.count("vocab_size"),
@@ -81,11 +83,16 @@ def experts(config: Config) -> ExpertLayout:
         return ExpertRefs(*(MatrixRef(f"{name}.{part}_proj") for part in ("gate", "up", "down")))
 
     return ExpertLayout(
-        config.hidden, config.expert_intermediate, SILU, config.experts, config.sparse_layers, refs
+        config.hidden,
+        config.expert_intermediate,
+        config.activation,
+        config.experts,
+        config.sparse_layers,
+        refs,
     )
 
 
-class Layer:
+class Layer(Block):
     def __init__(self, config: Config, load: Loader, index: int) -> None:
         name = f"model.layers.{index}"
         c, attention = config, f"{name}.self_attn"
@@ -104,10 +111,14 @@ class Layer:
         self.feed_norm = Norm(load.vector(f"{name}.post_attention_layernorm", c.hidden), c.epsilon)
         if index in c.sparse_layers:
             gate = load.linear(f"{name}.mlp.gate", c.experts, c.hidden, exact=True)
-            self.router: SoftmaxRouter | None = SoftmaxRouter(gate, c.experts_per_token, c.normalise)
+            self.router = SoftmaxRouter(gate, c.experts_per_token, c.normalise)
         else:
-            self.router = None
-            self.mlp = load.mlp(f"{name}.mlp", c.hidden, c.intermediate, SILU)
+            self.mlp = load.mlp(f"{name}.mlp", c.hidden, c.intermediate, c.activation)
+
+    def new_part(self, dtype: np.dtype[np.generic]) -> KeyValue:
+        c = self.config
+        width = (c.kv_heads, c.head_dim)
+        return KeyValue([width, width], dtype, c.window)
 
     def attend(self, x: F32, batch: Batch, rotary: Rotary, angles: tuple[F32, F32]) -> F32:
         c, count = self.config, len(batch)
@@ -118,46 +129,9 @@ class Layer:
         seen = attend(batch, batch.parts(self.index), q, k, v, scale=c.head_dim**-0.5, window=c.window)
         return x + self.output(seen)
 
-    def feed(self, x: F32, experts: Experts) -> F32:
-        rows = self.feed_norm(x)
-        if self.router is None:
-            return x + self.mlp(rows)
-        return x + experts(self.index, rows, *self.router(rows))
 
-    def guess(self, x: F32, experts: Experts) -> None:
-        """Announces the experts that rows like these would go to."""
-        if self.router is not None:
-            experts.prefetch(self.index, self.router(self.feed_norm(x))[0])
+def build(config: Config, load: Loader) -> Decoder:
+    return Decoder(config, load, Layer, Rotary.of(config.rope, config.head_dim))
 
 
-class Qwen3Moe(Model):
-    def __init__(self, config: Config, load: Loader) -> None:
-        self.config = config
-        self.vocab_size, self.context_length = config.vocabulary, config.context
-        self.layers_count = config.layers
-        self.embedding = load.embedding("model.embed_tokens", config.vocabulary, config.hidden)
-        self.rotary = Rotary.of(config.rope, config.head_dim)
-        self.layers = [Layer(config, load, index) for index in range(config.layers)]
-        self.norm = Norm(load.vector("model.norm", config.hidden), config.epsilon)
-        self.head = load.head(
-            "lm_head", "model.embed_tokens", config.vocabulary, config.hidden, tied=config.tied
-        )
-        self.resident_bytes = load.resident_bytes
-        self.cache_dtype = load.cache_dtype
-
-    def new_state(self) -> State:
-        width = (self.config.kv_heads, self.config.head_dim)
-        return State([KeyValue([width, width], self.cache_dtype, self.config.window) for _ in self.layers])
-
-    def run(self, batch: Batch, experts: Experts) -> F32:
-        x = self.embedding(batch.tokens)
-        angles = self.rotary.angles(batch.positions)
-        for layer in self.layers:
-            x = layer.attend(x, batch, self.rotary, angles)
-            if experts.looks_ahead and layer.index + 1 < len(self.layers):
-                self.layers[layer.index + 1].guess(x, experts)
-            x = layer.feed(x, experts)
-        return self.head(self.norm(batch.select(x)))
-
-
-FAMILY = Family("Qwen3-MoE", ("qwen3_moe",), parse, experts, Qwen3Moe, verified=("bf16", "int4"))
+FAMILY = Family("Qwen3-MoE", ("qwen3_moe",), parse, experts, build, verified=("bf16", "int4"))

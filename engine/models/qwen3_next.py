@@ -10,6 +10,7 @@ import numpy as np
 from engine.arrays import F32
 from engine.cache import KeyValue, Running, State
 from engine.config import Reader
+from engine.decoder import FeedForward
 from engine.delta import DeltaShape, Forgetting, gated_by_silu, load_taps
 from engine.errors import ConfigError
 from engine.experts import ExpertLayout, ExpertRefs, Experts, MatrixRef
@@ -36,7 +37,6 @@ class Config:
     heads: int
     kv_heads: int
     head_dim: int
-    rotary_dim: int
     attention_bias: bool
     experts: int
     experts_per_token: int
@@ -79,7 +79,6 @@ def parse(config: Mapping[str, Any]) -> Config:
         heads=heads,
         kv_heads=read.divisor("num_key_value_heads", of=heads, default=2),
         head_dim=head_dim,
-        rotary_dim=int(head_dim * rope.partial),
         attention_bias=read.flag("attention_bias", default=False),
         experts=experts,
         experts_per_token=read.count("num_experts_per_tok", default=10, most=max(experts, 10)),
@@ -184,7 +183,7 @@ class GatedAttention:
         return self.output(seen * sigmoid(gate.reshape(count, -1)))
 
 
-class Layer:
+class Layer(FeedForward):
     def __init__(self, config: Config, load: Loader, index: int, rotary: Rotary) -> None:
         name, c = f"model.layers.{index}", config
         self.index = index
@@ -197,7 +196,6 @@ class Layer:
         self.feed_norm = Norm(
             load.vector(f"{name}.post_attention_layernorm", c.hidden), c.epsilon, plus_one=True
         )
-        self.router: SoftmaxRouter | None = None
         if index in c.sparse_layers:
             gate = load.linear(f"{name}.mlp.gate", c.experts, c.hidden, exact=True)
             self.router = SoftmaxRouter(gate, c.experts_per_token, c.normalise)
@@ -209,17 +207,9 @@ class Layer:
     def attend(self, x: F32, batch: Batch, angles: tuple[F32, F32]) -> F32:
         return x + self.mixer(self.attention_norm(x), batch, batch.parts(self.index), angles)
 
-    def feed(self, x: F32, experts: Experts) -> F32:
-        rows = self.feed_norm(x)
-        if self.router is None:
-            return x + self.mlp(rows)
-        shared = sigmoid(self.shared_gate(rows)) * self.mlp(rows)
-        return x + (experts(self.index, rows, *self.router(rows)) + shared)
-
-    def guess(self, x: F32, experts: Experts) -> None:
-        """Announces the experts that rows like these would go to."""
-        if self.router is not None:
-            experts.prefetch(self.index, self.router(self.feed_norm(x))[0])
+    def beside(self, rows: F32) -> F32 | None:
+        out = super().beside(rows)
+        return out if out is None or self.router is None else sigmoid(self.shared_gate(rows)) * out
 
 
 class Qwen3Next(Model):
@@ -228,7 +218,7 @@ class Qwen3Next(Model):
         self.vocab_size, self.context_length = config.vocabulary, config.context
         self.layers_count = config.layers
         self.embedding = load.embedding("model.embed_tokens", config.vocabulary, config.hidden)
-        self.rotary = Rotary.of(config.rope, config.rotary_dim)
+        self.rotary = Rotary.of(config.rope, config.head_dim, config.rope.partial)
         self.layers = [Layer(config, load, index, self.rotary) for index in range(config.layers)]
         self.norm = Norm(load.vector("model.norm", config.hidden), config.epsilon, plus_one=True)
         self.head = load.head(
