@@ -1,7 +1,7 @@
 """Turns an expert's tensors, in whatever form they are stored, into the packed form that the kernels run.
 
-What a packed expert's bytes depend on (the model's files, the weights format, the numeric definition, the
-shape) names its place in the cache of packed experts.
+What a packed expert's bytes depend on (the model's files, the weights format, the numeric definition, the layout
+that the kernels read, the shape) names its place in the cache of packed experts.
 """
 
 import threading
@@ -12,7 +12,7 @@ from engine.arrays import F32, U8
 from engine.checkpoint import Checkpoint, merged
 from engine.experts import ExpertLayout, ExpertRefs, MatrixRef
 from engine.formats import StoredMatrix
-from engine.kernels import ExpertShape, pack_expert
+from engine.kernels import LAYOUT_VERSION, ExpertShape, pack_expert
 from engine.numerics import NUMERICS_VERSION, Weights
 from engine.packed_cache import PackedCache
 from engine.weights import Outline, Shelf, byte_ranges
@@ -36,7 +36,7 @@ class ExpertReader:
         for layer in layout.layers:
             shape = self._shapes[layer] = self._shape(layout.refs(layer, 0))
             if cache is not None and identity is not None and shape not in self._caches:
-                key = f"{NUMERICS_VERSION} {identity} {weights} {shape}"
+                key = f"{NUMERICS_VERSION} {LAYOUT_VERSION} {identity} {weights} {shape}"
                 self._caches[shape] = PackedCache(cache, key)
 
     def shape(self, layer: int) -> ExpertShape:

@@ -27,13 +27,13 @@ from engine.kernels.elementwise import (
 from engine.kernels.experts import ExpertRows, ExpertShape, combine, pack_expert, run_experts, run_mlp
 from engine.kernels.matrix import Matrix, matmul, matmul_parts, pack, stackable
 from engine.kernels.norms import dots, l2_normalize, layer_norm, rms_norm, softmax, sums
-from engine.kernels.packing import Packing, Weights, choose
+from engine.kernels.packing import LAYOUT_VERSION, Packing, Weights, choose
 from engine.kernels.rope import inverse_frequencies, inverse_rope, powers, rope, rope_tables
 from engine.kernels.rows import Rows, quantize_rows
 from engine.kernels.threads import physical_cores, set_threads, threads
 
 __all__ = [
-    "Activation", "ExpertRows", "ExpertShape", "Matrix", "Packing", "Rows", "Weights", "activation",
+    "LAYOUT_VERSION", "Activation", "ExpertRows", "ExpertShape", "Matrix", "Packing", "Rows", "Weights", "activation",
     "attention", "choose",
     "combine", "device", "dots", "erf", "exp", "gelu", "gelu_tanh", "inverse_frequencies", "inverse_rope",
     "kernel",

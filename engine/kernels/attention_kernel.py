@@ -1,5 +1,5 @@
-"""Attention in one launch over (key head, tile of rows) or, when those are few, over (key head, tile of rows,
-block of keys).
+"""Attention in one launch over (key head, tile of rows) or, when those are few, over (some key heads, tile of
+rows, block of keys).
 
 Both ways compute the same per block (`_block`) and merge blocks in increasing order (`_merge`).
 """
@@ -7,7 +7,7 @@ Both ways compute the same per block (`_block`) and merge blocks in increasing o
 import numpy as np
 from numba import prange
 
-from engine.kernels.atomic import next_task
+from engine.kernels.atomic import mark_done, next_task, tasks_done
 from engine.kernels.attention_tile import QUERIES, score_tile, value_tile
 from engine.kernels.compile import kernel
 from engine.kernels.lanes import cache_value, lane_max, lane_sum
@@ -15,6 +15,8 @@ from engine.kernels.scalar import exp
 
 BLOCK = 128  # keys
 TILE = 16  # rows of a task, a multiple of QUERIES
+TOGETHER = 8  # keys that all heads of a task take in turn: they lie side by side in the cache
+RUN = 1024  # elements of a cache, side by side, worth reading together
 
 
 @kernel
@@ -48,104 +50,107 @@ def _gather(cache, rows, low, high, start, head, width, out):  # type: ignore[no
 
 
 @kernel
+def _scores(q, k, index, rows, heads, low, high, block, head, start, scale, direct, wide_k, scores):  # type: ignore[no-untyped-def]
+    """Scores of the keys low … high for some heads: scores [heads · TILE, BLOCK], a key at its place in the
+    block.
+    """
+    step = BLOCK if heads == 1 else TOGETHER
+    chunks = q.shape[1] // 16
+    for key in range(low, high, step):
+        count = min(step, high - key)
+        for h in range(heads):
+            for t in range(0, rows, QUERIES):
+                line = h * TILE + t
+                some, out = min(QUERIES, rows - t), scores[line:, key - block * BLOCK :]
+                if direct:
+                    at = ((key - start) * k.shape[1] + head + h) * k.shape[2]
+                    stride = k.shape[1] * k.shape[2]
+                    score_tile(q, index, line, some, k, at, stride, count, chunks, scale, out, BLOCK)
+                else:
+                    score_tile(q, index, line, some, wide_k, 0, chunks * 16, count, chunks, scale, out, BLOCK)
+
+
+@kernel
+def _values(v, rows, heads, lines, low, high, block, head, start, direct, wide_v, scores, parts):  # type: ignore[no-untyped-def]
+    """Sums of the values low … high for some heads, weighted by what is in `scores`: parts [heads · lines, …]."""
+    step = BLOCK if heads == 1 else TOGETHER
+    wide = parts.shape[1]
+    chunks = wide // 16
+    for key in range(low, high, step):
+        count = min(step, high - key)
+        for h in range(heads):
+            for t in range(0, rows, QUERIES):
+                some, line = min(QUERIES, rows - t), (h * lines + t) * wide
+                weight = (h * TILE + t) * BLOCK + key - block * BLOCK
+                if direct:
+                    at = ((key - start) * v.shape[1] + head + h) * v.shape[2]
+                    stride = v.shape[1] * v.shape[2]
+                    value_tile(
+                        scores,
+                        weight,
+                        BLOCK,
+                        some,
+                        v,
+                        at,
+                        stride,
+                        count,
+                        chunks,
+                        parts,
+                        line,
+                        wide,
+                        key == low,
+                    )
+                else:
+                    value_tile(
+                        scores, weight, BLOCK, some, wide_v, 0, wide, count, chunks, parts, line, wide, True
+                    )
+
+
+@kernel
 def _block(  # type: ignore[no-untyped-def]
-    q, k, v, index, tokens, first, count, block, head, start, dim, width, scale, spans, positions, keys,
-    bias, direct,
-    scores, wide_k, wide_v, tops, sums, parts,
+    q, k, v, index, tokens, rows, heads, lines, block, head, start, dim, width, scale, spans, positions, keys,
+    bias, direct, scores, wide_k, wide_v, tops, sums, parts,
 ):  # fmt: skip
-    """One block of keys for rows first … first + count: maximum, sum and weighted values a row (sum 0: sees
-    none).
+    """One block of keys for `rows` rows of each of the key heads head … head + heads: maximum, sum and weighted
+    values a row (sum 0: sees none). Row t of the h-th head is line h · TILE + t of `index` and `scores`, line
+    h · lines + t of what is given back.
     """
     low, high = block * BLOCK + BLOCK, block * BLOCK
-    for t in range(count):
-        span = spans[tokens[first + t]]
+    for t in range(rows):
+        span = spans[tokens[t]]
         low, high = min(low, max(span[0], block * BLOCK)), max(high, min(span[1], block * BLOCK + BLOCK))
-        tops[t], sums[t] = np.float32(-np.inf), np.float32(0)
+        for h in range(heads):
+            tops[h * lines + t], sums[h * lines + t] = np.float32(-np.inf), np.float32(0)
     if low >= high:
         return
-    chosen = keys[tokens[first]] if keys.shape[0] > 0 else keys.reshape(-1)
-    chunks, value_chunks = q.shape[1] // 16, parts.shape[1] // 16
+    chosen = keys[tokens[0]] if keys.shape[0] > 0 else keys.reshape(-1)
     if not direct:
         _gather(k, chosen, low, high, start, head, dim, wide_k)
         _gather(v, chosen, low, high, start, head, width, wide_v)
-    shift = low - block * BLOCK
-    for t in range(0, count, QUERIES):
-        some = min(QUERIES, count - t)
-        if direct:
-            at = ((low - start) * k.shape[1] + head) * k.shape[2]
-            stride = k.shape[1] * k.shape[2]
-            score_tile(
-                q, index, first + t, some, k, at, stride, high - low, chunks, scale, scores[t:, shift:], BLOCK
-            )
-        else:
-            score_tile(
-                q,
-                index,
-                first + t,
-                some,
-                wide_k,
-                0,
-                chunks * 16,
-                high - low,
-                chunks,
-                scale,
-                scores[t:, shift:],
-                BLOCK,
-            )
-    for t in range(count):
-        n, h = tokens[first + t], index[first + t] % bias.shape[1] if bias.shape[1] > 0 else 0
-        begin = max(spans[n, 0] - block * BLOCK, 0)
-        end = min(spans[n, 1] - block * BLOCK, BLOCK)
-        line = scores[t]
-        if begin >= end:
-            line[:] = np.float32(0)
-            continue
-        if bias.shape[2] > 0:
-            for j in range(begin, end):
-                key = chosen[block * BLOCK + j] if len(chosen) > 0 else block * BLOCK + j
-                if positions[n] - key < bias.shape[2]:
-                    line[j] += bias[n, h, positions[n] - key]
-        best = lane_max(scores, t * BLOCK + begin, end - begin)
-        line[:begin] = np.float32(0)
-        line[end:] = np.float32(0)
-        seen = line[begin:end]
-        for j in range(len(seen)):
-            seen[j] = exp(seen[j] - best)
-        tops[t], sums[t] = best, lane_sum(line, 0, BLOCK)
-    for t in range(0, count, QUERIES):
-        some = min(QUERIES, count - t)
-        if direct:
-            at = ((low - start) * v.shape[1] + head) * v.shape[2]
-            stride = v.shape[1] * v.shape[2]
-            value_tile(
-                scores,
-                t * BLOCK + shift,
-                BLOCK,
-                some,
-                v,
-                at,
-                stride,
-                high - low,
-                value_chunks,
-                parts,
-                t * parts.shape[1],
-                parts.shape[1],
-            )
-        else:
-            value_tile(
-                scores,
-                t * BLOCK + shift,
-                BLOCK,
-                some,
-                wide_v,
-                0,
-                value_chunks * 16,
-                high - low,
-                value_chunks,
-                parts,
-                t * parts.shape[1],
-                parts.shape[1],
-            )
+    _scores(q, k, index, rows, heads, low, high, block, head, start, scale, direct, wide_k, scores)
+    for h in range(heads):
+        for t in range(rows):
+            n, place = tokens[t], h * TILE + t
+            begin = max(spans[n, 0] - block * BLOCK, 0)
+            end = min(spans[n, 1] - block * BLOCK, BLOCK)
+            line = scores[place]
+            if begin >= end:
+                line[:] = np.float32(0)
+                continue
+            if bias.shape[2] > 0:
+                own = index[place] % bias.shape[1]
+                for j in range(begin, end):
+                    key = chosen[block * BLOCK + j] if len(chosen) > 0 else block * BLOCK + j
+                    if positions[n] - key < bias.shape[2]:
+                        line[j] += bias[n, own, positions[n] - key]
+            best = lane_max(scores, place * BLOCK + begin, end - begin)
+            line[:begin] = np.float32(0)
+            line[end:] = np.float32(0)
+            seen = line[begin:end]
+            for j in range(len(seen)):
+                seen[j] = exp(seen[j] - best)
+            tops[h * lines + t], sums[h * lines + t] = best, lane_sum(line, 0, BLOCK)
+    _values(v, rows, heads, lines, low, high, block, head, start, direct, wide_v, scores, parts)
 
 
 @kernel
@@ -195,20 +200,23 @@ def attend(q, k, v, positions, start, dim, width, scale, window, sinks, keys, bi
     blocks = highest - lowest
     direct = dim % 16 == 0 and width % 16 == 0 and keys.shape[0] == 0
     wide = ((width + 15) // 16) * 16
-    split = kv_heads * tiles < 4 * threads
+    # With few rows, blocks are shared out too, and a task takes as many heads as lie in a good stretch of memory.
+    split = kv_heads * tiles < 4 * threads or (direct and tiles == 1)
+    group = min(kv_heads, max(1, RUN // k.shape[2])) if split and direct else 1
+    head_groups = (kv_heads + group - 1) // group
     pieces = blocks if split else 1
-    lines = (
-        (min(TILE, together) + QUERIES - 1) // QUERIES * QUERIES if together > 1 else 1
-    )  # of a tile in the arrays below
+    tasks = head_groups * tiles * pieces
+    # Rows of a tile in the arrays below.
+    lines = (min(TILE, together) + QUERIES - 1) // QUERIES * QUERIES if together > 1 else 1
     room = kv_heads * tiles * lines if split else 0
     all_tops = np.empty((blocks if split else 0, room), np.float32)
     all_sums = np.empty((blocks if split else 0, room), np.float32)
     all_parts = np.empty((blocks if split else 0, room, wide), np.float32)
-    counter = np.zeros(2, np.int64)
-    later = counter[1:]
+    counter = np.zeros(3, np.int64)
+    later, done = counter[1:], counter[2:]
     for _ in prange(threads):
-        index, tokens = np.empty(TILE, np.int64), np.empty(TILE, np.int64)
-        scores = np.zeros((TILE, BLOCK), np.float32)
+        index, tokens = np.empty(group * TILE, np.int64), np.empty(TILE, np.int64)
+        scores = np.zeros((group * TILE, BLOCK), np.float32)
         wide_k = np.empty((0 if direct else BLOCK, q.shape[1]), np.float32)
         wide_v = np.empty((0 if direct else BLOCK, wide), np.float32)
         tops, sums = np.empty(TILE, np.float32), np.empty(TILE, np.float32)
@@ -216,10 +224,11 @@ def attend(q, k, v, positions, start, dim, width, scale, window, sinks, keys, bi
         run_tops, run_sums = np.empty(TILE, np.float32), np.empty(TILE, np.float32)
         while True:
             task = next_task(counter)
-            if task >= kv_heads * tiles * pieces:
+            if task >= tasks:
                 break
-            piece, place = task // (kv_heads * tiles), task % (kv_heads * tiles)
-            tile, head = place // kv_heads, place % kv_heads
+            piece, place = task // (head_groups * tiles), task % (head_groups * tiles)
+            tile, head = place // head_groups, place % head_groups * group
+            some = min(group, kv_heads - head)
             if keys.shape[0] > 0:
                 begin = (tile // per_token) * shared + (tile % per_token) * a_tile
                 end = min(begin + a_tile, (tile // per_token + 1) * shared)
@@ -229,25 +238,27 @@ def attend(q, k, v, positions, start, dim, width, scale, window, sinks, keys, bi
             first_block, last_block = highest, lowest
             for t in range(rows):
                 tokens[t] = (begin + t) // shared
-                index[t] = tokens[t] * heads + head * shared + (begin + t) % shared
+                for h in range(some):
+                    index[h * TILE + t] = tokens[t] * heads + (head + h) * shared + (begin + t) % shared
                 first_block = min(first_block, spans[tokens[t], 0] // BLOCK)
                 last_block = max(last_block, (spans[tokens[t], 1] + BLOCK - 1) // BLOCK)
             if split:
-                block = lowest + piece
-                _block(q, k, v, index, tokens, 0, rows, block, head, start, dim, width, scale, spans,
-                positions, keys, bias,
-                       direct, scores, wide_k, wide_v, tops, sums,
-                       all_parts[piece, place * lines : (place + 1) * lines])  # fmt: skip
-                for t in range(rows):
-                    all_tops[piece, place * lines + t], all_sums[piece, place * lines + t] = tops[t], sums[t]
+                first, last = (tile * kv_heads + head) * lines, (tile * kv_heads + head + some) * lines
+                _block(
+                    q, k, v, index, tokens, rows, some, lines, lowest + piece, head, start, dim, width, scale,
+                    spans, positions, keys, bias, direct, scores, wide_k, wide_v,
+                    all_tops[piece, first:last], all_sums[piece, first:last], all_parts[piece, first:last],
+                )  # fmt: skip
+                mark_done(done, 0)
                 continue
             for t in range(rows):
                 run_tops[t], run_sums[t] = np.float32(-np.inf), np.float32(0)
                 _clear(out[index[t]])
             for block in range(first_block, last_block):
-                _block(q, k, v, index, tokens, 0, rows, block, head, start, dim, width, scale, spans,
-                positions, keys, bias,
-                       direct, scores, wide_k, wide_v, tops, sums, parts)  # fmt: skip
+                _block(
+                    q, k, v, index, tokens, rows, 1, TILE, block, head, start, dim, width, scale,
+                    spans, positions, keys, bias, direct, scores, wide_k, wide_v, tops, sums, parts,
+                )  # fmt: skip
                 for t in range(rows):
                     run_tops[t], run_sums[t] = _merge(
                         run_tops[t], run_sums[t], tops[t], sums[t], out[index[t]], parts[t]
@@ -255,31 +266,25 @@ def attend(q, k, v, positions, start, dim, width, scale, window, sinks, keys, bi
             for t in range(rows):
                 sink = sinks[index[t] % heads] if len(sinks) else np.float32(0)
                 _finish(run_tops[t], run_sums[t], sink, len(sinks) > 0, out[index[t]])
-    if split:
-        for _ in prange(threads):
-            while True:
-                place = next_task(later)
-                if place >= kv_heads * tiles:
-                    break
-                tile, head = place // kv_heads, place % kv_heads
-                if keys.shape[0] > 0:
-                    begin = (tile // per_token) * shared + (tile % per_token) * a_tile
-                    end = min(begin + a_tile, (tile // per_token + 1) * shared)
-                else:
-                    begin, end = tile * a_tile, min(tile * a_tile + a_tile, together)
-                for t in range(end - begin):
-                    row = (begin + t) // shared * heads + head * shared + (begin + t) % shared
-                    top, total = np.float32(-np.inf), np.float32(0)
-                    _clear(out[row])
-                    for piece in range(blocks):
-                        at = place * lines + t
-                        top, total = _merge(
-                            top,
-                            total,
-                            all_tops[piece, at],
-                            all_sums[piece, at],
-                            out[row],
-                            all_parts[piece, at],
-                        )
-                    sink = sinks[row % heads] if len(sinks) else np.float32(0)
-                    _finish(top, total, sink, len(sinks) > 0, out[row])
+        while split:
+            place = next_task(later)
+            if place >= kv_heads * tiles:
+                break
+            while tasks_done(done, 0) < tasks:
+                pass  # other threads are at their last blocks
+            tile, head = place // kv_heads, place % kv_heads
+            if keys.shape[0] > 0:
+                begin = (tile // per_token) * shared + (tile % per_token) * a_tile
+                end = min(begin + a_tile, (tile // per_token + 1) * shared)
+            else:
+                begin, end = tile * a_tile, min(tile * a_tile + a_tile, together)
+            for t in range(end - begin):
+                row = (begin + t) // shared * heads + head * shared + (begin + t) % shared
+                top, total, at = np.float32(-np.inf), np.float32(0), place * lines + t
+                _clear(out[row])
+                for piece in range(blocks):
+                    top, total = _merge(
+                        top, total, all_tops[piece, at], all_sums[piece, at], out[row], all_parts[piece, at]
+                    )
+                sink = sinks[row % heads] if len(sinks) else np.float32(0)
+                _finish(top, total, sink, len(sinks) > 0, out[row])

@@ -55,15 +55,27 @@ def _values(b: Builder, queries: int, kind: str, p: dict[str, Value]) -> None:
     outs = [offset(b, p["out"], b.mul(p["out_stride"], constant(I64, t))) for t in range(queries)]
     line = 32 if kind == "f16" else 16
 
+    def place(out: Value, start: Value, chunk: int) -> Value:
+        return offset(b, out, b.add(start, constant(I64, 16 * chunk)))
+
     def columns(first: Value, wide: int) -> None:
         """Sums of 16 · wide columns from chunk `first` on."""
-        slots = [[w.variable(b, constant(FLOATS, 0.0)) for _ in range(wide)] for _ in range(queries)]
         start = b.mul(first, sixteen)
+        slots = [
+            [
+                w.variable(
+                    b,
+                    b.select(p["fresh"], constant(FLOATS, 0.0), load(b, place(out, start, chunk), FLOATS, 4)),
+                )
+                for chunk in range(wide)
+            ]
+            for out in outs
+        ]
         with w.cgutils.for_range(b, p["keys"], intp=I64) as loop:
             at = offset(b, offset(b, p["v"], b.mul(loop.index, p["v_stride"])), start)
             later = offset(b, at, b.mul(p["v_stride"], constant(I64, AHEAD)))
-            for place in range(0, 16 * wide, line):
-                w.prefetch(b, offset(b, later, place))
+            for element in range(0, 16 * wide, line):
+                w.prefetch(b, offset(b, later, element))
             values = [widen(b, kind, offset(b, at, 16 * chunk)) for chunk in range(wide)]
             for row, weight in zip(slots, weights, strict=True):
                 factor = splat(b, b.load(offset(b, weight, loop.index)), 16)
@@ -73,7 +85,7 @@ def _values(b: Builder, queries: int, kind: str, p: dict[str, Value]) -> None:
             for chunk, slot in enumerate(row):
                 # + 0: a sum of -0 depends on whether keys of weight 0 followed
                 total = b.fadd(b.load(slot), constant(FLOATS, 0.0))
-                w.store(b, total, offset(b, out, b.add(start, constant(I64, 16 * chunk))), 4)
+                w.store(b, total, place(out, start, chunk), 4)
 
     wide = 8 if queries == 1 else 4
     whole = b.sdiv(p["chunks"], constant(I64, wide))
@@ -124,10 +136,10 @@ def score_tile(
 def value_tile(
     typing_context: Any, weights: Any, w_start: Any, w_stride: Any, count: Any, v: Any, start: Any,
     stride: Any, keys: Any,
-    chunks: Any, out: Any, out_start: Any, out_stride: Any,
+    chunks: Any, out: Any, out_start: Any, out_stride: Any, fresh: Any,
 ) -> Any:  # fmt: skip
     """out.flat[out_start + t · out_stride + d] = sum over j of weights.flat[w_start + t · w_stride + j] ·
-    (value j)[d].
+    (value j)[d], added to what is there unless `fresh`.
 
     For t < count <= QUERIES, j < keys, d < 16 · chunks; value j starts at v.flat[start + j · stride]. Reads
     weights and writes `out` for QUERIES lines when count is above 1.
@@ -143,7 +155,7 @@ def value_tile(
             a[5]),
             "v_stride": a[6], "keys": a[7], "chunks": a[8],
             "out": offset(builder, w.data_pointer(context, builder, kinds[9], a[9], w.F32), a[10]),
-            "out_stride": a[11],
+            "out_stride": a[11], "fresh": a[12],
         }  # fmt: skip
         w.by_count(
             builder, p, [1, QUERIES], f"values_{name}", lambda b, size, named: _values(b, size, name, named)
@@ -151,4 +163,4 @@ def value_tile(
         return context.get_dummy_value()
 
     i = types.intp
-    return types.void(weights, i, i, i, v, i, i, i, i, out, i, i), generate
+    return types.void(weights, i, i, i, v, i, i, i, i, out, i, i, types.boolean), generate

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.arrays import F32, I32, U8, Array, aligned, aligned_bytes
+from engine.arrays import F32, I32, U8, Array, aligned
 from engine.formats import GROUP, StoredMatrix
 from engine.kernels.activation import Activation
 from engine.kernels.compile import kernel
@@ -21,6 +21,7 @@ from engine.kernels.packing import CHUNK, Packing, Weights, choose, pack_into
 from engine.kernels.rows import Rows, quantize_rows
 from engine.kernels.scalar import fused
 from engine.kernels.threads import launch, over_rows
+from engine.memory import lasting_bytes
 
 SILU = Activation()
 
@@ -54,11 +55,15 @@ class ExpertShape:
         return self.packing.integer
 
     def offsets(self) -> tuple[int, int, int, int, int]:
-        """Bytes from the expert's start to gate, up, down, gate and up bias, down bias."""
-        inner = self.packing.nbytes(self.intermediate, self.hidden)
+        """Bytes from the expert's start to gate, up, down, gate and up bias, down bias.
+
+        Panels of gate and up take turns, so that what is computed together is read as one stretch.
+        """
+        panel = self.packing.panel_bytes(self.hidden)
+        inner = 2 * self.packing.nbytes(self.intermediate, self.hidden)
         outer = self.packing.nbytes(self.hidden, self.intermediate)
         bias = _round_up(8 * self.intermediate) if self.biases else 0
-        return 0, inner, 2 * inner, 2 * inner + outer, 2 * inner + outer + bias
+        return 0, panel, inner, inner + outer, inner + outer + bias
 
     @property
     def nbytes(self) -> int:
@@ -67,7 +72,7 @@ class ExpertShape:
 
     def layout(self) -> Array:
         """What the kernels take, see `integer_experts`."""
-        inner, outer = self.packing.panel_bytes(self.hidden), self.packing.panel_bytes(self.intermediate)
+        inner, outer = 2 * self.packing.panel_bytes(self.hidden), self.packing.panel_bytes(self.intermediate)
         numbers = (self.nbytes, *self.offsets(), inner, outer, self.hidden, self.intermediate, self.biases)
         return np.array(numbers, np.int64)
 
@@ -121,11 +126,11 @@ def pack_expert(
             raise ValueError(
                 f"the {name} matrix is [{matrix.rows}, {matrix.cols}] where {list(size)} is expected"
             )
-    data = aligned_bytes(shape.nbytes) if out is None else out
+    data = lasting_bytes(shape.nbytes) if out is None else out
     at = shape.offsets()
-    pack_into(gate, shape.packing, data[at[0] : at[1]])
-    pack_into(up, shape.packing, data[at[1] : at[2]])
-    pack_into(down, shape.packing, data[at[2] : at[3]])
+    pack_into(gate, shape.packing, data, at[0], 2 * at[1])
+    pack_into(up, shape.packing, data, at[1], 2 * at[1])
+    pack_into(down, shape.packing, data, at[2])
     data[at[3] :] = 0
     if shape.biases:
         if gate_bias is None or up_bias is None or down_bias is None:
@@ -180,8 +185,8 @@ def _launch(
 
 
 def run_experts(shape: ExpertShape, arena: U8, x: F32 | Rows, slot: I32, row: I32) -> ExpertRows:
-    """Runs, for each pair p, the expert in arena[slot[p]] on row x[row[p]]; two launches whatever the pairs
-    are.
+    """Runs, for each pair p, the expert in arena[slot[p]] on row x[row[p]]; one launch (two on the
+    float path) whatever the pairs are.
 
     arena uint8 [slots, shape.nbytes], 64-byte aligned; x f32 [N, hidden] or Rows; slot and row int32 [P].
     Outputs come in the order of the pairs, and a pair's bits do not depend on the others. ValueError for
@@ -213,16 +218,16 @@ def run_mlp(shape: ExpertShape, data: U8, x: F32 | Rows) -> F32:
 
 @kernel
 def _combine_rounded(values, scale, weights, out):  # type: ignore[no-untyped-def]
-    k = weights.shape[1]
+    k, cols = weights.shape[1], out.shape[1]
     for n in range(out.shape[0]):
         for g in range(scale.shape[1]):
-            for i in range(g * 32, min(g * 32 + 32, out.shape[1])):
-                total = np.float32(0)
-                for j in range(k):
-                    total = fused(
-                        weights[n, j], np.float32(values[n * k + j, i]) * scale[n * k + j, g], total
-                    )
-                out[n, i] = total
+            first, last = g * 32, min(g * 32 + 32, cols)
+            for i in range(first, last):
+                out[n, i] = np.float32(0)
+            for j in range(k):
+                weight, unit = weights[n, j], scale[n * k + j, g]
+                for i in range(first, last):
+                    out[n, i] = fused(weight, np.float32(values[n * k + j, i]) * unit, out[n, i])
 
 
 @kernel
@@ -230,10 +235,11 @@ def _combine_plain(values, weights, out):  # type: ignore[no-untyped-def]
     k = weights.shape[1]
     for n in range(out.shape[0]):
         for i in range(out.shape[1]):
-            total = np.float32(0)
-            for j in range(k):
-                total = fused(weights[n, j], values[n * k + j, i], total)
-            out[n, i] = total
+            out[n, i] = np.float32(0)
+        for j in range(k):
+            weight = weights[n, j]
+            for i in range(out.shape[1]):
+                out[n, i] = fused(weight, values[n * k + j, i], out[n, i])
 
 
 def combine(outputs: ExpertRows, weights: F32) -> F32:

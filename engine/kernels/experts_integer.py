@@ -1,8 +1,9 @@
-"""Many experts on many rows in two launches, on the integer path.
+"""Many experts on many rows in one launch, on the integer path.
 
-Launch 1, a task being 32 intermediate values of one expert: gate and up for all its rows, activation,
-rounding to int8. Launch 2, a task being 32 outputs of one expert: down for all its rows, rounding to int16
-(or plain f32 for dense MLPs).
+First, a task being 32 intermediate values of one expert: gate and up for all its rows, activation, rounding to
+int8. Then, a task being 32 outputs of one expert: down for all its rows, rounding to int16 (or plain f32 for
+dense MLPs). A thread that finds no more tasks of the first kind begins with those of the second; it waits only
+for an expert whose last first tasks are still in other hands.
 """
 
 from functools import cache
@@ -12,9 +13,9 @@ import numpy as np
 from numba import prange
 
 from engine.kernels.activation import activate
-from engine.kernels.atomic import next_task
+from engine.kernels.atomic import mark_done, next_tasks, tasks_done
 from engine.kernels.compile import kernel
-from engine.kernels.integer_tile import KINDS, SCALES, WIDE, integer_tile
+from engine.kernels.integer_tile import KINDS, SCALES, WIDE, integer_pair, integer_tile
 from engine.kernels.quantize import quantize_group
 
 
@@ -65,74 +66,89 @@ def integer_experts(kind_name: str, scale_name: str) -> Any:
         h_sums = np.empty((pairs, inner_groups), np.int32)
         counter = np.zeros(2, np.int64)
         later = counter[1:]
+        done = np.zeros(runs, np.int64)
         for _ in prange(threads):
-            gate = np.zeros((WIDE, 32), np.float32)
-            up = np.zeros((WIDE, 32), np.float32)
+            lines = np.zeros((2, WIDE, 32), np.float32)
+            gate, up, wide = lines[0], lines[1], lines[0]
             both = np.empty(32, np.float32)
             while True:
-                task = next_task(counter)
-                if task >= runs * inner_groups:
+                task, end = next_tasks(counter, runs * inner_groups, threads)
+                if task == end:
                     break
-                run, block = task // inner_groups, task % inner_groups
-                base = slot[order[bounds[run]]] * size
-                count = min(32, inner - block * 32)
-                for first in range(bounds[run], bounds[run + 1], WIDE):
-                    some = min(WIDE, bounds[run + 1] - first)
-                    for part in range((count + 15) // 16):
-                        at = base + (block * 2 + part) * layout[6]
-                        integer_tile(
-                            kind, scale_kind, arena, at + layout[1], groups, q, scale, sums, sorted_row,
-                            first, some,
-                            gate, part * 16, 32,
-                        )  # fmt: skip
-                        integer_tile(
-                            kind, scale_kind, arena, at + layout[2], groups, q, scale, sums, sorted_row,
-                            first, some,
-                            up, part * 16, 32,
-                        )  # fmt: skip
-                    for t in range(some):
-                        if biased:
-                            for i in range(count):
-                                gate[t, i] += floats[(base + layout[4]) // 4 + block * 32 + i]
-                                up[t, i] += floats[(base + layout[4]) // 4 + inner + block * 32 + i]
-                        activate(code, parameters, gate[t], up[t], count, both)
-                        h_scale[first + t, block], h_sums[first + t, block] = quantize_group(
-                            both, 0, count, np.float32(127), h, ((first + t) * inner_groups + block) * 32, 32
-                        )
-        for _ in prange(threads):
-            wide = np.empty((WIDE, 32), np.float32)
-            while True:
-                task = next_task(later)
-                if task >= runs * blocks:
-                    break
-                run, block = task // blocks, task % blocks
-                base = slot[order[bounds[run]]] * size
-                count = min(32, hidden - block * 32)
-                for first in range(bounds[run], bounds[run + 1], WIDE):
-                    some = min(WIDE, bounds[run + 1] - first)
-                    for part in range((count + 15) // 16):
-                        integer_tile(
-                            kind, scale_kind, arena, base + layout[3] + (block * 2 + part) * layout[7],
-                            inner_groups, h,
-                            h_scale, h_sums, same, first, some, wide, part * 16, 32,
-                        )  # fmt: skip
-                    for t in range(some):
-                        pair = order[first + t]
-                        if biased:
-                            for i in range(count):
-                                wide[t, i] += floats[(base + layout[5]) // 4 + block * 32 + i]
-                        if len(out32) > 0:
-                            for i in range(count):
-                                out32[pair, block * 32 + i] = wide[t, i]
-                        else:
-                            out_scale[pair, block], _sum = quantize_group(
-                                wide,
-                                t * 32,
+                for one in range(task, end):
+                    run, block = one // inner_groups, one % inner_groups
+                    base = slot[order[bounds[run]]] * size
+                    count = min(32, inner - block * 32)
+                    for first in range(bounds[run], bounds[run + 1], WIDE):
+                        some = min(WIDE, bounds[run + 1] - first)
+                        for part in range((count + 15) // 16):
+                            at = base + (block * 2 + part) * layout[6]
+                            if some == 1:
+                                integer_pair(
+                                    kind, scale_kind, arena, at + layout[1], layout[2] - layout[1], groups, q, scale,
+                                    sums, sorted_row, first, lines, part * 16, WIDE * 32,
+                                )  # fmt: skip
+                                continue
+                            integer_tile(
+                                kind, scale_kind, arena, at + layout[1], groups, q, scale, sums, sorted_row,
+                                first, some, gate, part * 16, 32,
+                            )  # fmt: skip
+                            integer_tile(
+                                kind, scale_kind, arena, at + layout[2], groups, q, scale, sums, sorted_row,
+                                first, some, up, part * 16, 32,
+                            )  # fmt: skip
+                        for t in range(some):
+                            if biased:
+                                for i in range(count):
+                                    gate[t, i] += floats[(base + layout[4]) // 4 + block * 32 + i]
+                                    up[t, i] += floats[(base + layout[4]) // 4 + inner + block * 32 + i]
+                            activate(code, parameters, gate[t], up[t], count, both)
+                            h_scale[first + t, block], h_sums[first + t, block] = quantize_group(
+                                both,
+                                0,
                                 count,
-                                np.float32(32767),
-                                out16,
-                                pair * hidden + block * 32,
-                                count,
+                                np.float32(127),
+                                h,
+                                ((first + t) * inner_groups + block) * 32,
+                                32,
                             )
+                    mark_done(done, run)
+            while True:
+                task, end = next_tasks(later, runs * blocks, threads)
+                if task == end:
+                    break
+                for one in range(task, end):
+                    run, block = one // blocks, one % blocks
+                    while tasks_done(done, run) < inner_groups:
+                        pass  # another thread is at its last block of this expert
+                    base = slot[order[bounds[run]]] * size
+                    count = min(32, hidden - block * 32)
+                    for first in range(bounds[run], bounds[run + 1], WIDE):
+                        some = min(WIDE, bounds[run + 1] - first)
+                        at = base + layout[3] + block * 2 * layout[7]
+                        if some == 1 and count > 16:
+                            integer_pair(
+                                kind, scale_kind, arena, at, layout[7], inner_groups, h, h_scale, h_sums, same,
+                                first, wide, 0, 16,
+                            )  # fmt: skip
+                        else:
+                            for part in range((count + 15) // 16):
+                                integer_tile(
+                                    kind, scale_kind, arena, at + part * layout[7], inner_groups, h, h_scale, h_sums,
+                                    same, first, some, wide, part * 16, 32,
+                                )  # fmt: skip
+                        for t in range(some):
+                            pair = order[first + t]
+                            if biased:
+                                for i in range(count):
+                                    wide[t, i] += floats[(base + layout[5]) // 4 + block * 32 + i]
+                            if len(out32) > 0:
+                                for i in range(count):
+                                    out32[pair, block * 32 + i] = wide[t, i]
+                            else:
+                                out_scale[pair, block], _sum = quantize_group(
+                                    wide, t * 32, count, np.float32(32767), out16,
+                                    pair * hidden + block * 32, count,
+                                )  # fmt: skip
 
     return experts

@@ -26,11 +26,14 @@ from engine.formats import (
 )  # fmt: skip
 from engine.formats.codes import E2M1_DOUBLED
 from engine.kernels.float_tile import FLOAT_BYTES, FLOAT_ROWS
-from engine.kernels.integer_tile import SCALE_BYTES
+from engine.kernels.integer_tile import SCALE_BYTES, SCALED, block_bytes, weight_bytes
 from engine.kernels.packing_kernels import pack_nibbles, pack_rounded
 from engine.kernels.threads import launch
 
 Weights: TypeAlias = Literal["auto", "native", "q8", "q4"]
+
+LAYOUT_VERSION = 2
+"""Of what `pack_into` and `pack_expert` write: packed bytes kept on disk are of use only to the same layout."""
 
 INTEGER_ROWS = 16
 CHUNK = 16  # columns of the float path
@@ -63,8 +66,7 @@ class Packing:
     def panel_bytes(self, cols: int) -> int:
         """Bytes a panel of matrices with `cols` columns, a multiple of 64."""
         if self.integer:
-            group = (512 if self.kind == "q8" else 256) + INTEGER_ROWS * SCALE_BYTES[self.scale]
-            return -(-group * -(-cols // GROUP) // 64) * 64
+            return block_bytes(self.kind, self.scale) * -(-cols // (GROUP * SCALED[self.scale]))
         weights = FLOAT_ROWS * -(-cols // CHUNK) * CHUNK * FLOAT_BYTES[self.kind]
         scales = FLOAT_ROWS * -(-cols // self.block) * 4 if self.kind == "fp8" else 0
         return -(-(weights + scales) // 64) * 64
@@ -93,29 +95,34 @@ def choose(stored: StoredMatrix, weights: Weights) -> Packing:
     return Packing("q4" if weights == "q4" else "q8", "f16")
 
 
-def pack_into(stored: StoredMatrix, packing: Packing, data: U8) -> None:
-    """Writes the panels of `stored` to `data`, uint8 [packing.nbytes(rows, cols)]."""
-    panel_bytes = packing.panel_bytes(stored.cols)
-    panels = data.reshape(packing.panels(stored.rows), packing.panel_bytes(stored.cols))
+def pack_into(stored: StoredMatrix, packing: Packing, data: U8, start: int = 0, stride: int = 0) -> None:
+    """Writes the panels of `stored` to `data`, contiguous uint8: panel p from byte start + p · stride on.
+
+    A `stride` of 0 is a panel's size: one panel after another.
+    """
+    panel_bytes, count = packing.panel_bytes(stored.cols), packing.panels(stored.rows)
+    stride = stride or panel_bytes
+    panels = np.lib.stride_tricks.as_strided(data[start:], (count, panel_bytes), (stride, 1))
     kept = stored.stored_as() == (packing.kind, packing.scale)
     if packing.integer and not kept and packing.kind not in ("q8", "q4"):
         raise ValueError(
             f"a {type(stored).__name__} cannot be kept as {packing.kind} with {packing.scale} scales"
         )
-    panels[:, -64:] = 0  # what follows a panel up to a multiple of 64, so that bytes depend on weights alone
+    # What a panel does not fill is zero, so that bytes depend on weights alone.
+    blank = block_bytes(packing.kind, packing.scale) if packing.integer else 64
+    panels[:, -blank:] = 0
     if packing.integer and kept and isinstance(stored, Int4Matrix | MXFP4Matrix):
-        with launch(4 * stored.rows * stored.cols) as count:
+        with launch(4 * stored.rows * stored.cols) as threads:
             pack_nibbles(
                 *_nibbles(stored), SCALE_BYTES[packing.scale], 0 if packing.kind == "mxfp4" else 8,
-                stored.rows, stored.cols,
-                data, panel_bytes, count,
+                stored.rows, stored.cols, data, start, stride, threads,
             )  # fmt: skip
         return
     step = max(1, (4 << 20) // (packing.panel_rows * max(1, stored.cols)))
     for first in range(0, len(panels), step):
         some = panels[first : first + step]
-        start = first * packing.panel_rows
-        part = stored.take(start, 1, min(stored.rows - start, len(some) * packing.panel_rows))
+        row = first * packing.panel_rows
+        part = stored.take(row, 1, min(stored.rows - row, len(some) * packing.panel_rows))
         if not packing.integer:
             _float_panels(part, packing, some)
         elif kept:
@@ -124,11 +131,10 @@ def pack_into(stored: StoredMatrix, packing: Packing, data: U8) -> None:
             _integer_panels(groups, packing, some)
         else:
             values, kind = _floats(part)
-            with launch(4 * stored.rows * stored.cols) as count:
+            with launch(4 * stored.rows * stored.cols) as threads:
                 pack_rounded(
                     np.ascontiguousarray(values).reshape(-1), kind, part.rows, part.cols,
-                    packing.kind == "q8",
-                    some.reshape(-1), panel_bytes, count,
+                    packing.kind == "q8", data, start + first * stride, stride, threads,
                 )  # fmt: skip
 
 
@@ -165,13 +171,16 @@ def _integer_panels(groups: Groups, packing: Packing, panels: U8) -> None:
     steps = codes.reshape(len(panels), INTEGER_ROWS, count, 8, 4).transpose(0, 2, 3, 1, 4)
     if packing.kind != "q8":
         steps = steps[:, :, :4] | (steps[:, :, 4:] << 4)
-    weight_bytes = count * (512 if packing.kind == "q8" else 256)
-    panels[:, :weight_bytes] = steps.reshape(len(panels), weight_bytes)
     scales = np.zeros((rows, count), groups.scales.dtype)
     scales[: groups.rows] = groups.scales
     turned = np.ascontiguousarray(scales.reshape(len(panels), INTEGER_ROWS, count).transpose(0, 2, 1))
-    end = weight_bytes + count * INTEGER_ROWS * scales.itemsize
-    panels[:, weight_bytes:end] = turned.view(np.uint8).reshape(len(panels), -1)
+    lines, size = turned.view(np.uint8), weight_bytes(packing.kind)
+    scaled, block = SCALED[packing.scale], block_bytes(packing.kind, packing.scale)
+    for g in range(count):
+        start, place = g // scaled * block, g % scaled
+        panels[:, start + place * size : start + (place + 1) * size] = steps[:, g].reshape(-1, size)
+        at = start + scaled * size + place * (64 // scaled)
+        panels[:, at : at + 64 // scaled] = lines[:, g]
 
 
 def _float_values(stored: StoredMatrix, packing: Packing) -> Array:

@@ -149,9 +149,10 @@ def f16_value(bits):  # type: ignore[no-untyped-def]
 
 
 @kernel(parallel=True)
-def pack_rounded(source, kind, rows, cols, wide, data, panel_bytes, threads):  # type: ignore[no-untyped-def]
+def pack_rounded(source, kind, rows, cols, wide, data, base, stride, threads):  # type: ignore[no-untyped-def]
     """Rounds floats [rows · cols] by the q8 (`wide`) or the q4 rule and writes the panels. kind: see
     `widen_group`.
+    Panel p starts at byte base + p · stride.
     """
     groups = (cols + 31) // 32
     weight_bytes = 512 if wide else 256
@@ -165,14 +166,16 @@ def pack_rounded(source, kind, rows, cols, wide, data, panel_bytes, threads):  #
             panel = next_task(counter)
             if panel >= panels:
                 break
-            start = panel * panel_bytes
+            start = base + panel * stride
             for row in range(16):
                 for g in range(groups):
-                    scale_at = start + groups * weight_bytes + g * 32 + row * 2
+                    block = start + (g >> 1) * (2 * weight_bytes + 64)
+                    at = block + (g & 1) * weight_bytes + row * 4
+                    scale_at = block + 2 * weight_bytes + (g & 1) * 32 + row * 2
                     if panel * 16 + row >= rows:
                         codes[:] = 128 if wide else 8
                         data[scale_at], data[scale_at + 1] = 0, 0
-                        place_codes(wide, codes, data, start + g * weight_bytes + row * 4)
+                        place_codes(wide, codes, data, at)
                         continue
                     first = (panel * 16 + row) * cols + g * 32
                     where, begin = source, first
@@ -203,17 +206,17 @@ def pack_rounded(source, kind, rows, cols, wide, data, panel_bytes, threads):  #
                     else:
                         round_group(x, divisor, np.float32(-8), np.float32(7), np.int8(8), codes)
                     data[scale_at], data[scale_at + 1] = bits & 255, (bits >> 8) & 255
-                    place_codes(wide, codes, data, start + g * weight_bytes + row * 4)
+                    place_codes(wide, codes, data, at)
 
 
 @kernel(parallel=True)
-def pack_nibbles(source, scales, scale_bytes, blank, rows, cols, data, panel_bytes, threads):  # type: ignore[no-untyped-def]
+def pack_nibbles(source, scales, scale_bytes, blank, rows, cols, data, base, stride, threads):  # type: ignore[no-untyped-def]
     """Lays out 4-bit codes, two a byte with the lower first: source uint8 [rows, row bytes], scales uint8
     [rows, bytes].
 
-    `blank` is the code of rows and columns that are not there.
+    `blank` is the code of rows and columns that are not there. Panel p starts at byte base + p · stride.
     """
-    groups = (cols + 31) // 32
+    groups, scaled = (cols + 31) // 32, 4 // scale_bytes
     panels = (rows + 15) // 16
     counter = np.zeros(1, np.int64)
     for _ in prange(threads):
@@ -222,7 +225,7 @@ def pack_nibbles(source, scales, scale_bytes, blank, rows, cols, data, panel_byt
             panel = next_task(counter)
             if panel >= panels:
                 break
-            start = panel * panel_bytes
+            start = base + panel * stride
             for row in range(16):
                 n = panel * 16 + row
                 for g in range(groups):
@@ -235,7 +238,8 @@ def pack_nibbles(source, scales, scale_bytes, blank, rows, cols, data, panel_byt
                             codes[i] = byte >> 4 if i & 1 else byte & 15
                     for i in range(count, 32):
                         codes[i] = blank
-                    place_codes(False, codes, data, start + g * 256 + row * 4)
-                    at = start + groups * 256 + (g * 16 + row) * scale_bytes
+                    block, place = start + g // scaled * (scaled * 256 + 64), g % scaled
+                    place_codes(False, codes, data, block + place * 256 + row * 4)
+                    at = block + scaled * 256 + (place * 16 + row) * scale_bytes
                     for i in range(scale_bytes):
                         data[at + i] = scales[n, g * scale_bytes + i] if n < rows else 0
