@@ -5,6 +5,8 @@ import itertools
 import threading
 from collections.abc import Callable
 
+from engine.kernels.threads import stay_alone
+
 
 class Job:
     """One piece of reading; done exactly once, or cancelled before it began."""
@@ -90,6 +92,7 @@ class Readers:
             thread.join()
 
     def _serve(self) -> None:
+        stay_alone()  # they pack side by side
         while True:
             with self._changed:
                 while not self._waiting and not self._closed:

@@ -1,12 +1,13 @@
 """How many threads the kernels use, and that one launch at a time has them.
 
-Kernels launch through Numba's OpenMP layer where libgomp is installed, else through its workqueue. One lock
-is held a
-launch: two models or sessions in one process then take turns kernel by kernel, instead of both slowing down
-(and the
-workqueue, which does not allow two launches at a time, is safe). Work too small to be worth a launch stays in
-the
+Kernels launch through Numba's OpenMP layer where libgomp is installed, else through its workqueue. One lock is held
+a launch: two models or sessions in one process then take turns kernel by kernel, instead of both slowing down (and
+the workqueue, which does not allow two launches at a time, is safe). Work too small to be worth a launch stays in the
 calling thread. Functions that are not parallel themselves are run on slices of rows by a few Python threads.
+
+A step of decoding is some hundred launches with little in between. So a thread that ran out of work looks for more
+`SPINS` times, a fraction of a millisecond, before it sleeps: waking it would take longer than many a launch. Between
+steps it sleeps.
 """
 
 import os
@@ -18,12 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from numba import set_num_threads as untyped_set_num_threads
+from numba import threading_layer as untyped_threading_layer
 from numba.core import config as untyped_config
 
 config: Any = untyped_config
 set_num_threads: Any = untyped_set_num_threads
+threading_layer: Any = untyped_threading_layer
 
 SMALL = 1 << 19  # multiplications below which one thread is faster than a launch
+SPINS = 20_000  # looks for more work before a thread sleeps
 LARGE = 1 << 18  # elements from which rows are shared among threads
 
 
@@ -41,18 +45,41 @@ def physical_cores() -> int:
 
 
 class _Launches:
-    """The lock, the number of threads chosen, and the number each calling thread has told Numba."""
+    """The lock, the number of threads chosen, and what each calling thread is and has told Numba."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.count = 0
         self.told = threading.local()
         self.pool: ThreadPoolExecutor | None = None
+        self.layer = ""
 
     def tell(self, count: int) -> None:
         if getattr(self.told, "count", 0) != count:
+            if not self.layer:
+                self.start()
             set_num_threads(count)
             self.told.count = count
+
+    def start(self) -> None:
+        """Loads Numba's threading layer. libgomp reads once, then, how long its threads wait for work; processes
+        that this one starts are not told."""
+        with self.lock:
+            ours = {"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": str(SPINS)}
+            if any(name in os.environ for name in ours):  # the user's choice counts
+                ours = {}
+            os.environ.update(ours)
+            try:
+                set_num_threads(1)
+            finally:
+                for name in ours:
+                    del os.environ[name]
+            self.layer = threading_layer()
+
+    @property
+    def alone(self) -> bool:
+        """Whether launches of the calling thread stay in it, and need not take turns."""
+        return getattr(self.told, "alone", False) and self.layer in ("omp", "tbb")
 
     def workers(self) -> ThreadPoolExecutor:
         with self.lock:
@@ -80,6 +107,17 @@ def threads() -> int:
     return _launches.count or set_threads()
 
 
+def stay_alone() -> None:
+    """From now on launches of the calling thread use no other: for threads that work side by side in the background.
+
+    OpenMP gives each thread that launches a team of its own, and stops waiting actively when all of them together are
+    more than the processors.
+    """
+    if not _launches.layer:
+        _launches.start()
+    _launches.told.alone = True
+
+
 class launch:  # noqa: N801  (reads as a word: with launch(work) as count)
     """Holds the kernels' threads for one launch of `work` multiplications; gives the number of threads
     to use.
@@ -91,13 +129,17 @@ class launch:  # noqa: N801  (reads as a word: with launch(work) as count)
         self.work = work
 
     def __enter__(self) -> int:
+        if _launches.alone:
+            _launches.tell(1)
+            return 1
         _launches.lock.acquire()
         count = 1 if self.work < SMALL else threads()
         _launches.tell(count)
         return count
 
     def __exit__(self, *exc: object) -> None:
-        _launches.lock.release()
+        if not _launches.alone:
+            _launches.lock.release()
 
 
 gate = launch(SMALL)
