@@ -14,14 +14,16 @@ whatever was marked. `State.floor(n)` tells the nearest position at or below n t
 back.
 """
 
+import math
 from collections.abc import Sequence
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from engine.arrays import Array, aligned
 from engine.errors import CannotRewind
+from engine.memory import own_bytes
 
 FIRST_CAPACITY = 256  # positions; doubled whenever they run out
 
@@ -126,6 +128,11 @@ class State:
         return twin
 
 
+def _rows(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """An uninitialised array; a large one lies in huge pages."""
+    return own_bytes(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
+
+
 class KeyValue:
     """Arrays with one row a position: keys and values, or latents with their rotary part, or index keys.
 
@@ -166,7 +173,7 @@ class KeyValue:
         while capacity < held + count or (self.window is not None and capacity < 2 * held):
             capacity *= 2
         old = self.arrays
-        self.arrays = [aligned((capacity, *width), self.dtype) for width in self.widths]
+        self.arrays = [_rows((capacity, *width), self.dtype) for width in self.widths]
         for array, before in zip(self.arrays, old, strict=True):
             array[:held] = before[start - self.start : length - self.start]
             array[held:] = 0
@@ -199,7 +206,7 @@ class KeyValue:
         twin.start = self.start
         twin.arrays = []
         for array in self.arrays:
-            copied = aligned(array.shape, array.dtype)
+            copied = _rows(array.shape, array.dtype)
             copied[...] = array
             twin.arrays.append(copied)
         return twin

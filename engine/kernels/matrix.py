@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.arrays import F32, U8, Array, aligned, aligned_bytes
+from engine.arrays import F32, U8, Array, aligned
 from engine.formats import GROUP, StoredMatrix
 from engine.kernels.matmul_float import float_matmul
 from engine.kernels.matmul_integer import integer_matmul
 from engine.kernels.packing import CHUNK, Packing, Weights, choose, pack_into
 from engine.kernels.rows import Rows, quantize_rows
 from engine.kernels.threads import launch
+from engine.memory import lasting_bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +66,7 @@ def pack(stored: StoredMatrix | Sequence[StoredMatrix], weights: Weights = "auto
         raise ValueError(f"matrices cannot be stacked unless formats and columns are the same: {described}")
     packing = packings[0]
     sizes = [packing.nbytes(matrix.rows, cols) for matrix in matrices]
-    data = aligned_bytes(sum(sizes))
+    data = lasting_bytes(sum(sizes))
     start = 0
     for matrix, size in zip(matrices, sizes, strict=True):
         pack_into(matrix, packing, data[start : start + size])
