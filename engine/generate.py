@@ -43,15 +43,7 @@ def generate(
 
 def logits(model: Model, experts: Experts, ids: Sequence[int]) -> F32:
     """Logits [len(ids), vocabulary] at every position of a sequence of tokens."""
-
-    def make(state: State) -> F32:
-        rows = [
-            forward(model, [Segment(state, ids[start : start + LOGITS_ROWS], "all")], experts)
-            for start in range(0, len(ids), LOGITS_ROWS)
-        ]
-        return np.concatenate(rows) if rows else np.zeros((0, model.vocab_size), np.float32)
-
-    return relied_upon(model, experts, make)
+    return relied_upon(model, experts, lambda state: _rows(model, experts, state, ids))
 
 
 def greedy(model: Model, experts: Experts, ids: Sequence[int], count: int) -> tuple[list[int], F32]:
@@ -70,6 +62,28 @@ def greedy(model: Model, experts: Experts, ids: Sequence[int], count: int) -> tu
         return tokens, np.stack(rows) if rows else np.zeros((0, model.vocab_size), np.float32)
 
     return relied_upon(model, experts, make)
+
+
+def continued(model: Model, experts: Experts, ids: Sequence[int], count: int) -> tuple[F32, list[int]]:
+    """Logits [len(ids), vocabulary] at every position of a sequence, and the `count` most probable next tokens."""
+
+    def make(state: State) -> tuple[F32, list[int]]:
+        rows = _rows(model, experts, state, ids)
+        tokens = [] if not count else [int(np.argmax(rows[-1]))]
+        while len(tokens) < count and experts.doubts.flaw(state) is None:
+            out = forward(model, [Segment(state, tokens[-1:])], experts)
+            tokens.append(int(np.argmax(out[-1])))
+        return rows, tokens
+
+    return relied_upon(model, experts, make)
+
+
+def _rows(model: Model, experts: Experts, state: State, ids: Sequence[int]) -> F32:
+    rows = [
+        forward(model, [Segment(state, ids[start : start + LOGITS_ROWS], "all")], experts)
+        for start in range(0, len(ids), LOGITS_ROWS)
+    ]
+    return np.concatenate(rows) if rows else np.zeros((0, model.vocab_size), np.float32)
 
 
 class StopTexts:

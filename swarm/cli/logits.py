@@ -65,8 +65,7 @@ def command(
     """
     import numpy as np
 
-    from engine.generate import greedy as continue_greedily
-    from engine.generate import logits as logits_of
+    from engine.generate import continued
     from swarm.cli.model import opened
 
     target = parse_target(invite, tracker)
@@ -89,8 +88,7 @@ def command(
             raise click.ClickException(
                 f"{len(ids):,} token ids{more} do not fit this model's context of {room:,}; give fewer."
             )
-        logits = logits_of(engine.model, engine.experts, ids)
-        tokens, _ = continue_greedily(engine.model, engine.experts, ids, greedy) if greedy else ([], None)
+        logits, tokens = continued(engine.model, engine.experts, ids, greedy)
     save_array(out, logits.astype(np.float32, copy=False))
     if as_json:
         shape = [int(side) for side in logits.shape]

@@ -29,7 +29,7 @@ async def lie_while(invite: str, folder: Path, work: object) -> bytes:
         bank = await trio.to_thread.run_sync(open_experts, model.source, "auto")
         executor = Executor(identity)
         layout = layout_of(bank)
-        twisted = cast(ExpertBank, Twisted(bank, liar(bank.run, every(5))))
+        twisted = cast(ExpertBank, Twisted(bank, liar(bank.run, every(5), loud=True)))
         profile = profile_of(model.signed.manifest.root, "auto")
         executor.add(Bank(profile, twisted, layout, IndexSet.full(layout.total)))
         where = Listening("127.0.0.1", local=True)

@@ -14,7 +14,7 @@ from engine.chat import ChatSettings, Conversation, Finished, Restarted, Text
 from engine.doubts import MOST_REDOS, Doubts, Flaw
 from engine.engine import Engine
 from engine.errors import FalsifiedTooOften
-from engine.generate import generate, greedy, logits
+from engine.generate import continued, generate, greedy, logits
 from engine.sampling import Sampling
 from tests.engine.liars import LIE, Liar
 from tests.engine.reference import golden, opened
@@ -225,11 +225,13 @@ def test_bare_tokens_and_logits_are_computed_again(
     again, others = greedy(engine.model, Liar(engine.experts, [2, 3], [5]), prompt, 6)
     assert again == tokens
     np.testing.assert_array_equal(others, rows)
+    right = logits(engine.model, engine.experts, prompt)
     monkeypatch.setattr(generate_module, "LOGITS_ROWS", 7)
-    np.testing.assert_array_equal(
-        logits(engine.model, Liar(engine.experts, [1], [2]), prompt),
-        logits(engine.model, engine.experts, prompt),
-    )
+    np.testing.assert_array_equal(logits(engine.model, Liar(engine.experts, [1], [2]), prompt), right)
+    # Found out when all rows are there and some tokens too: both are made again.
+    rows, again = continued(engine.model, Liar(engine.experts, [1], [2 + len(prompt) // 7 + 3]), prompt, 6)
+    np.testing.assert_array_equal(rows, right)
+    assert again == tokens
 
 
 def test_what_is_falsified_whenever_it_is_computed_is_given_up(engine: Engine, prompt: list[int]) -> None:
