@@ -4,14 +4,19 @@ Two conventions: thoughts between <think> and </think> (the template may have op
 channels of gpt-oss's "harmony" format, where each message of a reply names the channel it is for.
 """
 
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 from engine.generate import overlap
 from engine.tokenizer import Tokenizer
 
 OPEN, CLOSE = "<think>", "</think>"
-CHANNEL, MESSAGE, START, END = "<|channel|>", "<|message|>", "<|start|>", "<|end|>"
+CHANNEL, MESSAGE, START = "<|channel|>", "<|message|>", "<|start|>"
+END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
+_NAMED = re.compile(re.escape(CHANNEL) + r"\s*(\w+)")
+_ADDRESSED = re.compile(r"\bto=([^\s<]+)")
 
 
 class Thinking(Protocol):
@@ -25,11 +30,16 @@ class Thinking(Protocol):
         """What was held back."""
         ...
 
+    @property
+    def aside(self) -> bool:
+        """Whether what comes next is not for the user."""
+        ...
+
 
 def thinking(tokenizer: Tokenizer, prompt: str) -> Thinking:
     """The convention that a tokenizer's control tokens tell of, for a reply after `prompt`."""
     if tokenizer.id_of(CHANNEL) is not None and tokenizer.id_of(MESSAGE) is not None:
-        return Channels(tokenizer)
+        return Channels(tokenizer, opened=prompt.endswith(f"{START}assistant"))
     return Tags(tokenizer, aside=prompt.rstrip().endswith(OPEN))
 
 
@@ -53,6 +63,10 @@ class Tags:
 
     def end(self) -> Iterator[tuple[str, bool]]:
         yield from self._release(final=True)
+
+    @property
+    def aside(self) -> bool:
+        return self._aside
 
     def _release(self, *, final: bool) -> Iterator[tuple[str, bool]]:
         if self._undecided:
@@ -81,27 +95,69 @@ class Tags:
             yield text, self._aside
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A piece of a message, empty where the message begins. `recipient`: the tool that it is for, if any."""
+
+    text: str
+    message: int
+    channel: str
+    recipient: str | None
+
+
 class Channels:
-    """Harmony: `<|channel|>NAME<|message|>TEXT<|end|>`; the channel "final" is for the user, others are
-    asides."""
+    """Harmony: `<|channel|>NAME to=TOOL<|message|>TEXT<|end|>`; the channel "final" is for the user, others are
+    asides. `opened`: the prompt has begun the header of the first message, which may name a tool, too."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._marks = {tokenizer.id_of(mark): mark for mark in (CHANNEL, MESSAGE, START, END)}
-        self._header: str | None = None  # what names the next message; None within a message
-        self._aside = False
+    def __init__(self, tokenizer: Tokenizer, *, opened: bool = False) -> None:
+        marks = (CHANNEL, MESSAGE, START, END, CALL, RETURN)
+        self._marks = {ident: mark for mark in marks if (ident := tokenizer.id_of(mark)) is not None}
+        self._header: str | None = (
+            "" if opened else None
+        )  # what names the next message; None within a message
+        self._said = Said("", 0, "final", None)
+        self.called = False
+        """Whether the mark came that ends a reply which calls a tool."""
 
-    def push(self, token: int, text: str) -> Iterator[tuple[str, bool]]:
+    def read(self, token: int, text: str) -> Iterator[Said]:
+        """Like `push`, with what a message's header says."""
         match self._marks.get(token):
-            case mark if mark in (CHANNEL, START, END):
-                self._header = ""
             case mark if mark == MESSAGE:
-                self._aside = (self._header or "").split("<", 1)[0].strip() != "final"
+                header = self._header or ""
+                channel, recipient = _NAMED.search(header), _ADDRESSED.search(header)
+                self._said = Said(
+                    "",
+                    self._said.message + 1,
+                    channel[1] if channel else "",
+                    recipient[1] if recipient else None,
+                )
                 self._header = None
+                yield self._said
+            case mark if mark == CHANNEL:
+                self._header = (self._header or "") + CHANNEL
+            case mark if mark is not None:
+                self._header = ""
+                self.called = mark == CALL
             case _ if self._header is not None:
                 self._header += text
             case _:
                 if text:
-                    yield text, self._aside
+                    yield Said(text, self._said.message, self._said.channel, self._said.recipient)
+
+    @property
+    def aside(self) -> bool:
+        return self._header is not None or self._said.channel != "final"
+
+    def rest(self) -> str:
+        """What would have named a message if one had come; where none ever came, it is the reply."""
+        header = self._header or ""
+        return "" if self._said.message or CHANNEL in header else header
+
+    def push(self, token: int, text: str) -> Iterator[tuple[str, bool]]:
+        for said in self.read(token, text):
+            if said.text:
+                yield said.text, said.channel != "final"
 
     def end(self) -> Iterator[tuple[str, bool]]:
-        yield from ()
+        if rest := self.rest():
+            yield rest, False

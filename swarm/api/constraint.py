@@ -2,7 +2,8 @@
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
 from engine.arrays import Array
 from engine.engine import Engine
+from engine.thinking import OPEN, Tags, Thinking, thinking
 from swarm.api.errors import bad
 
 LARGEST_SCHEMA_BYTES = 1 << 18
@@ -18,21 +20,21 @@ WHITE_SPACE = r"[ \n\t]{0,24}"
 """Between the parts of a reply: room to indent, and an end for a model that would go on for ever."""
 
 
-def compile_schema(schema: Mapping[str, Any]) -> str:
-    """The grammar of a JSON schema. ApiError: it is none, or uses what is not supported."""
+def compile_schema(schema: Mapping[str, Any], param: str = "response_format") -> str:
+    """The grammar of a JSON schema. ApiError: it is none, or uses what is not supported; `param` is at fault."""
     try:
         text = json.dumps(schema)
     except (TypeError, ValueError, RecursionError):
-        raise bad("response_format holds a schema that is no JSON.", "response_format") from None
+        raise bad(f"{param} holds a schema that is no JSON.", param) from None
     if len(text) > LARGEST_SCHEMA_BYTES:
-        raise bad(f"The JSON schema is larger than {LARGEST_SCHEMA_BYTES} bytes.", "response_format")
+        raise bad(f"The JSON schema is larger than {LARGEST_SCHEMA_BYTES} bytes.", param)
     try:
         grammar = LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": WHITE_SPACE})
         wrong, messages = LLMatcher.validate_grammar_with_warnings(grammar)
     except ValueError as error:
-        raise bad(f"The JSON schema cannot be used: {error}", "response_format") from None
+        raise bad(f"The JSON schema cannot be used: {error}", param) from None
     if wrong:
-        raise bad(f"The JSON schema cannot be used: {messages[0]}", "response_format")
+        raise bad(f"The JSON schema cannot be used: {messages[0]}", param)
     return grammar
 
 
@@ -44,12 +46,14 @@ class Grammar:
         self._lock = threading.Lock()
         self._table: LLTokenizer | None = None
 
-    def follow(self, grammar: str) -> "JsonConstraint":
-        """A constraint for one reply."""
+    def follow(self, grammar: str, prompt: str) -> "Afterwards":
+        """A constraint for one reply to a prompt; thoughts that the prompt asks for come first, and are free."""
+        engine = self._engine
         with self._lock:
             if self._table is None:
-                self._table = _table(self._engine)
-        return JsonConstraint(self._table, grammar, self._engine.model.vocab_size, self._engine.stop_ids)
+                self._table = _table(engine)
+        constraint = JsonConstraint(self._table, grammar, engine.model.vocab_size, engine.stop_ids)
+        return Afterwards(constraint, partial(thinking, engine.tokenizer, prompt), engine)
 
 
 class JsonConstraint:
@@ -86,6 +90,48 @@ class JsonConstraint:
         allowed = np.zeros(self._vocabulary, bool)
         allowed[self._stops] = True
         return allowed
+
+
+class Afterwards:
+    """A constraint that begins where the model turns to the user. Thoughts before that are free but for the end of
+    the reply: those that the prompt has begun, and those that a model begins with a token of its own."""
+
+    def __init__(self, constraint: JsonConstraint, sorter: Callable[[], Thinking], engine: Engine) -> None:
+        vocabulary = engine.model.vocab_size
+        self._constraint = constraint
+        self._new_sorter = sorter
+        self._tokenizer = engine.tokenizer
+        self._free = np.ones(vocabulary, bool)
+        self._free[[stop for stop in engine.stop_ids if stop < vocabulary]] = False
+        opens = engine.tokenizer.id_of(OPEN)
+        self._opens = opens if opens is not None and opens < vocabulary else None
+        self.restart()
+
+    def allowed(self) -> Array | None:
+        """bool [vocabulary]."""
+        if self._sorter.aside:
+            return self._free
+        allowed = self._constraint.allowed()
+        if self._fresh and self._opens is not None and allowed is not None:
+            allowed = allowed.copy()
+            allowed[self._opens] = True
+        return allowed
+
+    def accept(self, token: int) -> None:
+        """The token was taken."""
+        if self._sorter.aside or (self._fresh and token == self._opens):
+            for _ in self._sorter.push(token, self._stream.push(token)):
+                pass
+        else:
+            self._constraint.accept(token)
+        self._fresh = False
+
+    def restart(self) -> None:
+        """No token was taken."""
+        self._constraint.restart()
+        self._sorter: Thinking = self._new_sorter()
+        self._stream = self._tokenizer.stream()
+        self._fresh = isinstance(self._sorter, Tags) and not self._sorter.aside
 
 
 def _table(engine: Engine) -> LLTokenizer:

@@ -8,23 +8,28 @@ Leaving the block, in whatever way, frees the slots at once.
 
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import trio
 
 from engine.engine import Engine
-from engine.errors import ContextFull
-from engine.sampling import preferred
+from engine.errors import ContextFull, TemplateError
+from engine.sampling import Constraint, preferred
+from engine.template import Prompt
 from swarm.api.constraint import compile_schema
 from swarm.api.errors import bad, busy, falsified
+from swarm.api.messages import with_text_arguments
 from swarm.api.metrics import Metrics
 from swarm.api.post import Post
 from swarm.api.scheduler import Advanced, Broken, Ended, Grown, Run, RunEvent, Scheduler, TakenBack
 from swarm.api.shelf import Loaded, Shelf
-from swarm.api.transcript import Chance, Delta, Finish, Transcript
+from swarm.api.toolchoice import call_schema
+from swarm.api.toolformats import schemas
+from swarm.api.transcript import CallRules, Chance, Delta, Finish, Transcript
 from swarm.api.wishes import ChatWish, TextWish, Wish
 
 _SEED_SPAN = 1 << 64
@@ -213,16 +218,20 @@ class Service:
             engine = model.engine
             if wish.tools and not engine.template.takes_tools:
                 raise bad(f"{model.name} was not made to call tools; leave tools out.", "tools")
-            prompt = await trio.to_thread.run_sync(
-                partial(engine.template.prompt, wish.messages, tools=wish.tools or None, **wish.template)
-            )
+            prompt = await trio.to_thread.run_sync(_prompt, engine, wish)
+            rules = _rules(wish)
 
             def transcript() -> Transcript:
-                return Transcript(engine, wish.common.stop, prompt=prompt.text, with_tools=bool(wish.tools))
+                return Transcript(engine, wish.common.stop, prompt=prompt.text, rules=rules)
 
-            grammar = None if wish.schema is None else compile_schema(wish.schema)
+            grammar = None
+            if wish.must_call:
+                grammar = compile_schema(call_schema(wish.tools, wish.must_call), "tools")
+            elif wish.schema is not None:
+                grammar = compile_schema(wish.schema)
+            follow = None if grammar is None else partial(model.grammar.follow, grammar, prompt.text)
             with self._replies(model, [prompt.text], wish.common) as replies:
-                await self._begin(replies, model, wish.common, prompt.ids, transcript, grammar)
+                await self._begin(replies, engine, wish.common, prompt.ids, transcript, follow)
                 yield replies
 
     @asynccontextmanager
@@ -238,7 +247,7 @@ class Service:
             with self._replies(model, texts, wish.common) as replies:
                 for ids in found:
                     await self._begin(
-                        replies, model, wish.common, ids, lambda: Transcript(engine, wish.common.stop), None
+                        replies, engine, wish.common, ids, lambda: Transcript(engine, wish.common.stop), None
                     )
                 yield replies
 
@@ -265,13 +274,12 @@ class Service:
     async def _begin(
         self,
         replies: Replies,
-        model: Loaded,
+        engine: Engine,
         wish: Wish,
         ids: Sequence[int],
         transcript: Callable[[], Transcript],
-        grammar: str | None,
+        follow: Callable[[], Constraint] | None,
     ) -> None:
-        engine = model.engine
         room = engine.model.context_length
         if len(ids) > room:
             raise ContextFull(
@@ -281,9 +289,7 @@ class Service:
         first = preferred(engine.generation, wish.sampling)
         for number in range(wish.choices):
             said = {**wish.sampling, "seed": (first.seed + number) % _SEED_SPAN}
-            constraint = None
-            if grammar is not None:
-                constraint = await trio.to_thread.run_sync(model.grammar.follow, grammar)
+            constraint = None if follow is None else await trio.to_thread.run_sync(follow)
             run = partial(
                 Run,
                 engine,
@@ -311,6 +317,27 @@ class _Cancelling:
         self._replies.metrics.done(
             self._replies.model, self._replies.usage.prompt, self._replies.usage.completion
         )
+
+
+def _prompt(engine: Engine, wish: ChatWish) -> Prompt:
+    """The conversation as the model reads it."""
+
+    def render(messages: Sequence[Mapping[str, Any]]) -> Prompt:
+        return engine.template.prompt(messages, tools=wish.tools or None, **wish.template)
+
+    try:
+        return render(wish.messages)
+    except TemplateError:
+        if not any("tool_calls" in message for message in wish.messages):
+            raise
+        # DeepSeek's templates want the arguments of calls as text, most others as objects.
+        return render([with_text_arguments(message) for message in wish.messages])
+
+
+def _rules(wish: ChatWish) -> CallRules | None:
+    if not wish.tools:
+        return None
+    return CallRules(schemas(wish.tools), bool(wish.must_call), wish.parallel_calls)
 
 
 def _ids(engine: Engine, prompt: str | tuple[int, ...]) -> list[int]:

@@ -1,14 +1,16 @@
 """A reply's tokens as what a client is told: text, thoughts, tool calls, probabilities, why it ended."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from engine.engine import Engine
 from engine.generate import StopTexts
-from engine.thinking import Thinking, thinking
+from engine.thinking import Channels, Thinking, thinking
+from swarm.api.harmony import Harmony
 from swarm.api.scheduler import Ended, Grown
-from swarm.api.toolcalls import TOKENS, ToolCall, ToolCalls
+from swarm.api.toolcalls import Calls, ForcedCall, Piece, ToolCalls
+from swarm.api.toolformats import TOKENS, Schemas, ToolCall
 
 Finish: TypeAlias = Literal["stop", "length", "tool_calls"]
 
@@ -32,17 +34,44 @@ class Delta:
     chances: tuple[Chance, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class CallRules:
+    """How a reply may call tools. `forced`: it is one call and nothing else; else it has one at most unless
+    `several`."""
+
+    known: Schemas
+    forced: bool = False
+    several: bool = True
+
+
 class Transcript:
-    """One choice. `prompt` is given for a chat, whose replies have thoughts and, with tools, calls."""
+    """One choice. `prompt` is given for a chat, whose replies have thoughts and, where there are `rules`, calls."""
 
     def __init__(
-        self, engine: Engine, stops: Sequence[str], *, prompt: str | None = None, with_tools: bool = False
+        self,
+        engine: Engine,
+        stops: Sequence[str],
+        *,
+        prompt: str | None = None,
+        rules: CallRules | None = None,
     ) -> None:
         self._stream = engine.tokenizer.stream()
-        self._sorter: Thinking | None = None if prompt is None else thinking(engine.tokenizer, prompt)
+        self._sorter: Thinking | Harmony | None = None
         self._stops = StopTexts(stops)
-        self._calls = ToolCalls() if with_tools else None
-        self._marks = special_marks(engine) if with_tools else {}
+        self._calls: Calls | None = None
+        self._marks: Mapping[int, str] = {}
+        self._several = True
+        if prompt is not None:
+            self._sorter = thinking(engine.tokenizer, prompt)
+        if rules is not None:
+            self._several = rules.several
+            if rules.forced:
+                self._calls = ForcedCall()
+            elif isinstance(self._sorter, Channels):
+                self._sorter = Harmony(self._sorter)
+            else:
+                self._calls, self._marks = ToolCalls(rules.known), special_marks(engine)
+        self._called = 0
         self._chances: list[Chance] = []
         self.tokens = 0
         self.finish: Finish | None = None
@@ -55,10 +84,13 @@ class Transcript:
         if event.logprob is not None:
             self._chances.append(Chance(event.token, event.logprob, event.alternatives))
         text = self._marks.get(event.token) or self._stream.push(event.token)
-        pieces = [(text, False)] if self._sorter is None else self._sorter.push(event.token, text)
+        pieces: Iterable[tuple[Piece, bool]] = [(text, False)]
+        if self._sorter is not None:
+            pieces = self._sorter.push(event.token, text)
         for piece, aside in pieces:
             yield from self._told(piece, aside)
-        if self._stops.found is not None:
+        waits = isinstance(self._sorter, Harmony) and self._sorter.called
+        if self._stops.found is not None or waits or self._has_all_calls:
             yield from self._close("stop")
 
     def end(self, event: Ended) -> Iterator[Delta]:
@@ -66,12 +98,17 @@ class Transcript:
         if self.finish is None:
             yield from self._close("stop" if event.reason == "stop" else "length")
 
-    def _told(self, text: str, aside: bool) -> Iterator[Delta]:
-        if aside:
-            if text:
-                yield self._delta(thought=text)
-            return
-        yield from self._shown(self._stops.push(text))
+    @property
+    def _has_all_calls(self) -> bool:
+        return bool(self._called) and not self._several
+
+    def _told(self, piece: Piece, aside: bool) -> Iterator[Delta]:
+        if isinstance(piece, ToolCall):
+            yield from self._piece(piece)
+        elif not aside:
+            yield from self._shown(self._stops.push(piece))
+        elif piece:
+            yield self._delta(thought=piece)
 
     def _shown(self, text: str) -> Iterator[Delta]:
         if self._calls is None:
@@ -79,10 +116,16 @@ class Transcript:
                 yield self._delta(text=text)
             return
         for piece in self._calls.push(text):
-            yield self._piece(piece)
+            yield from self._piece(piece)
 
-    def _piece(self, piece: str | ToolCall) -> Delta:
-        return self._delta(text=piece) if isinstance(piece, str) else self._delta(call=piece)
+    def _piece(self, piece: Piece) -> Iterator[Delta]:
+        if self._has_all_calls:
+            return
+        if isinstance(piece, str):
+            yield self._delta(text=piece)
+        else:
+            self._called += 1
+            yield self._delta(call=piece)
 
     def _close(self, finish: Finish) -> Iterator[Delta]:
         if self._sorter is not None:
@@ -91,11 +134,10 @@ class Transcript:
         yield from self._shown(self._stops.end())
         if self._calls is not None:
             for last in self._calls.end():
-                yield self._piece(last)
+                yield from self._piece(last)
         if self._chances:
             yield self._delta()
-        called = self._calls is not None and self._calls.found
-        self.finish = "tool_calls" if called and finish == "stop" else finish
+        self.finish = "tool_calls" if self._called and finish == "stop" else finish
 
     def _delta(self, text: str = "", thought: str = "", call: ToolCall | None = None) -> Delta:
         chances, self._chances = tuple(self._chances), []

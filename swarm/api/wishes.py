@@ -4,13 +4,14 @@ Fields that only steer OpenAI's own service (user, store, metadata …) are pass
 answer and cannot be done here is refused by name.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from swarm.api.errors import bad
 from swarm.api.fields import Fields, finite, whole_text
+from swarm.api.messages import parse_message
+from swarm.api.toolchoice import chosen_tools
 
 MOST_CHOICES = 128
 MOST_STOPS = 16
@@ -20,6 +21,8 @@ MOST_PROMPTS = 128
 DEFAULT_TEXT_TOKENS = 16  # of a text completion, as OpenAI documents
 MOST_TOKENS = 1 << 24
 MOST_SEED = (1 << 63) - 1
+RESERVED = frozenset({"self", "messages", "tools", "documents", "generation", "add_generation_prompt"})
+"""Variables of a template that are said elsewhere in a request."""
 _SEED_SPAN = 1 << 64
 
 
@@ -39,11 +42,14 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class ChatWish:
-    """A chat completion. `schema`: the JSON schema that the reply must follow, {} for any object."""
+    """A chat completion. `must_call`: the tools of which the reply must call one; empty: it need not.
+    `parallel_calls`: whether it may make several calls. `schema`: the JSON schema that the reply must follow."""
 
     common: Wish
     messages: tuple[Mapping[str, Any], ...]
     tools: tuple[Mapping[str, Any], ...] = ()
+    must_call: tuple[str, ...] = ()
+    parallel_calls: bool = True
     schema: Mapping[str, Any] | None = None
     template: Mapping[str, Any] = field(default_factory=dict)
 
@@ -78,15 +84,23 @@ def parse_chat(body: Any) -> ChatWish:
         limit = fields.integer("max_tokens", 1, MOST_TOKENS)
     template = fields.object("chat_template_kwargs")
     variables = dict(template.everything()) if template is not None else {}
+    for key in RESERVED & variables.keys():
+        raise bad(f"chat_template_kwargs cannot set {key}.", "chat_template_kwargs")
     effort = fields.choice("reasoning_effort", ("none", "minimal", "low", "medium", "high", "xhigh"))
     if effort is not None:
         variables.setdefault("reasoning_effort", effort)
+    tools, must_call = chosen_tools(fields)
+    schema = _schema(fields)
+    if must_call and schema is not None:
+        raise bad("A reply cannot both call a tool and follow response_format.", "tool_choice")
     return ChatWish(
-        _common(fields, limit, (top or 0) if wanted else None),
-        tuple(_message(item, f"messages[{index}]") for index, item in enumerate(messages)),
-        _tools(fields),
-        _schema(fields),
-        variables,
+        common=_common(fields, limit, (top or 0) if wanted else None),
+        messages=tuple(parse_message(item, f"messages[{index}]") for index, item in enumerate(messages)),
+        tools=tools,
+        must_call=must_call,
+        parallel_calls=not fields.has("parallel_tool_calls") or fields.flag("parallel_tool_calls"),
+        schema=schema,
+        template=variables,
     )
 
 
@@ -165,77 +179,6 @@ def _stops(value: Any) -> tuple[str, ...]:
     if not isinstance(given, list) or len(given) > MOST_STOPS:
         raise bad(f"stop must be a string or a list of at most {MOST_STOPS}.", "stop")
     return tuple(stop for item in given if (stop := whole_text(item, "stop", 1000)))
-
-
-def _message(value: Any, path: str) -> Mapping[str, Any]:
-    fields = Fields(value, path)
-    role = fields.need_text("role")
-    message: dict[str, Any] = {"role": "system" if role == "developer" else role}
-    message["content"] = _content(fields)
-    for key in ("name", "tool_call_id", "reasoning_content"):
-        text = fields.text(key)
-        if text is not None:
-            message[key] = text
-    calls = fields.items("tool_calls")
-    if calls:
-        message["tool_calls"] = [
-            _call(item, f"{path}.tool_calls[{index}]") for index, item in enumerate(calls)
-        ]
-    return message
-
-
-def _content(fields: Fields) -> str:
-    content, name = fields.get("content"), fields.name("content")
-    if content is None or isinstance(content, str):
-        return fields.text("content") or ""
-    if not isinstance(content, list):
-        raise bad(f"{name} must be a string or a list of text parts.", name)
-    parts = []
-    for index, item in enumerate(content):
-        part = Fields(item, f"{name}[{index}]")
-        if part.get("type") != "text":
-            raise bad(f"{part.name('type')} must be text; these models read nothing else.", name)
-        parts.append(part.need_text("text"))
-    return "\n".join(parts)
-
-
-def _call(value: Any, path: str) -> Mapping[str, Any]:
-    """A tool call as templates want it: arguments as an object."""
-    fields = Fields(value, path)
-    function = fields.object("function")
-    if function is None:
-        raise bad(f"{path}.function is missing.", path)
-    arguments: Any = function.text("arguments") or "{}"
-    try:
-        parsed = json.loads(arguments)
-    except (ValueError, RecursionError):
-        parsed = None
-    if isinstance(parsed, dict):
-        arguments = parsed
-    return {
-        "id": fields.text("id") or "",
-        "type": "function",
-        "function": {"name": function.need_text("name"), "arguments": arguments},
-    }
-
-
-def _tools(fields: Fields) -> tuple[Mapping[str, Any], ...]:
-    tools = fields.items("tools", most=512) or []
-    for index, item in enumerate(tools):
-        tool = Fields(item, f"tools[{index}]")
-        if tool.get("type") != "function":
-            raise bad(f"{tool.name('type')} must be function.", "tools")
-        function = tool.object("function")
-        if function is None:
-            raise bad(f"{tool.name('function')} is missing.", "tools")
-        function.need_text("name")
-        function.object("parameters")
-    match fields.get("tool_choice"):
-        case "none":
-            return ()
-        case None | "auto":
-            return tuple(tools)
-    raise bad("tool_choice must be auto or none; a model cannot be made to call a tool here.", "tool_choice")
 
 
 def _schema(fields: Fields) -> Mapping[str, Any] | None:

@@ -55,7 +55,7 @@ class ScriptedModel(Model):
         self._tokenizer = engine.tokenizer
         self._answer = answer
         self._end = min(engine.stop_ids)
-        self._start = engine.tokenizer.id_of("<|im_start|>")
+        self._start = engine.tokenizer.id_of("<|im_start|>") or 0
 
     def new_state(self) -> State:
         return State([KeyValue([(1,)], np.int32)])
@@ -74,6 +74,8 @@ class ScriptedModel(Model):
         return logits
 
     def _next(self, ids: list[int]) -> int:
+        if self._start not in ids:  # a text that is no conversation has nothing to follow
+            return self._end
         turn = len(ids) - 1 - ids[::-1].index(self._start)
         head = len(self._tokenizer.encode("assistant\n"))
         asked = self._tokenizer.decode(ids[:turn]).rstrip().rpartition("user\n")[2]

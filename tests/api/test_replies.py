@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from engine.engine import Engine, Options
+from engine.source import DirectorySource
+from swarm.api.constraint import Grammar, compile_schema
 from swarm.api.server import Settings
 from swarm.api.shelf import Need
-from swarm.api.toolcalls import ToolCall, ToolCalls
 from tests.api.stage import ScriptedModel, Scripts, ask, in_process, says
 
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Basel"}}\n</tool_call>'
@@ -22,6 +24,7 @@ def answer(asked: str) -> str:
         "think": "<think>\nLet me see.\n</think>\n\nForty-two.",
         "call": f"<think>A tool.</think>I look it up.\n\n{CALL}\n{CALL}",
         "many": "word " * 100,
+        "forced": '{"name": "weather", "arguments": {"city": "Basel"}}',
     }.get(asked, f"You said {asked[:20]}.")
 
 
@@ -67,6 +70,48 @@ def test_tool_calls_are_parsed_back(url: str) -> None:
     without, finish = message(url, "call", tools=[TOOL], tool_choice="none")
     assert CALL in without["content"]
     assert finish == "stop"
+
+
+def test_one_call_when_more_are_not_wanted(url: str) -> None:
+    made, finish = message(url, "call", tools=[TOOL], parallel_tool_calls=False)
+    assert (len(made["tool_calls"]), made["content"], finish) == (1, "I look it up.", "tool_calls")
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "required",
+        {"type": "function", "function": {"name": "weather"}},
+        {
+            "type": "allowed_tools",
+            "allowed_tools": {
+                "mode": "required",
+                "tools": [{"type": "function", "function": {"name": "weather"}}],
+            },
+        },
+    ],
+)
+def test_a_call_can_be_forced(url: str, choice: Any) -> None:
+    city = {"type": "object", "properties": {"city": {"enum": ["Basel", "Bern"]}}, "required": ["city"]}
+    closed = {**city, "additionalProperties": False}
+    other, here = (
+        {"type": "function", "function": {"name": name, "parameters": closed}}
+        for name in ("other", "weather")
+    )
+    made, finish = message(url, "forced", tools=[other, here], tool_choice=choice)
+    (call,) = made["tool_calls"]
+    assert (made["content"], finish) == (None, "tool_calls")
+    assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == (
+        "weather",
+        {"city": "Basel"},
+    )
+    unwilling, finish = message(url, "unwilling", tools=[other, here], tool_choice=choice)
+    assert finish == "tool_calls"
+    assert unwilling["tool_calls"][0]["function"]["name"] in ("other", "weather")
+    choices = streamed(url, says("forced", model="a", tools=[here], tool_choice=choice))
+    calls = [call for choice in choices for call in choice["delta"].get("tool_calls", [])]
+    assert [call["function"]["name"] for call in calls] == ["weather"]
+    assert all(not choice["delta"].get("content") for choice in choices)
 
 
 def test_a_tools_answer_goes_back_to_the_model(url: str) -> None:
@@ -146,44 +191,29 @@ def test_models_share_the_memory_given(oracle: Path) -> None:
             assert len(library.opened) == opened
 
 
-HERMES = ToolCall("f", '{"a": 1}', "")
-CASES = [
-    ('<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>', [HERMES]),
-    (
-        "hi <tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>\n",
-        ["hi", HERMES],
-    ),
-    ("<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>", [HERMES]),
-    (
-        '<minimax:tool_call><invoke name="f"><parameter name="a">1</parameter></invoke></minimax:tool_call>',
-        [HERMES],
-    ),
-    (
-        "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>"
-        '{"a": 1}<|tool_call_end|><|tool_calls_section_end|>',
-        [HERMES],
-    ),
-    ('<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{"a": 1}<｜tool▁call▁end｜>', [HERMES]),
-    ('<tool_call>{"name": "f", "arguments": {"a": 1}}', [HERMES]),
-    ("<tool_call>{broken</tool_call>", ["<tool_call>{broken</tool_call>"]),
-    ("a < b <tool", ["a < b <tool"]),
-]
+def test_a_schema_holds_only_after_the_thoughts(oracle: Path) -> None:
+    engine = Engine.open(DirectorySource(oracle / "qwen3_moe"), Options())
+    tokenizer = engine.tokenizer
+    grammar = compile_schema({"const": "x"})
+    quote, other = tokenizer.encode('"')[0], tokenizer.encode("y")[0]
+    end = min(engine.stop_ids)
+    constraint = Grammar(engine).follow(grammar, "<think>\n")
 
+    def free() -> tuple[bool, ...]:
+        allowed = constraint.allowed()
+        assert allowed is not None
+        return tuple(bool(allowed[token]) for token in (quote, other, end))
 
-@pytest.mark.parametrize(("text", "expected"), CASES)
-@pytest.mark.parametrize("step", [1, 3, 1000])
-def test_marks_of_tool_calls(text: str, expected: list[str | ToolCall], step: int) -> None:
-    calls = ToolCalls()
-    pieces: list[str | ToolCall] = []
-    for start in range(0, len(text), step):
-        pieces += calls.push(text[start : start + step])
-    pieces += calls.end()
-    joined: list[str | ToolCall] = []
-    for piece in pieces:
-        if isinstance(piece, ToolCall):
-            joined.append(ToolCall(piece.name, piece.arguments, ""))
-        elif joined and isinstance(joined[-1], str):
-            joined[-1] += piece
-        else:
-            joined.append(piece)
-    assert joined == expected
+    for _ in range(2):
+        for token in tokenizer.encode("why?</think>"):
+            assert free() == (True, True, False)
+            constraint.accept(token)
+        assert free() == (True, False, False)
+        for token in tokenizer.encode('"x"'):
+            constraint.accept(token)
+        assert free() == (False, False, True)
+        constraint.restart()
+    at_once = Grammar(engine).follow(grammar, "").allowed()
+    assert at_once is not None
+    assert (bool(at_once[quote]), bool(at_once[other])) == (True, False)
+    engine.close()
