@@ -4,11 +4,13 @@ conversion.
 One file an expert, in a directory named by everything its bytes depend on. A file is written under a
 temporary name and renamed; it starts with a digest of what follows, and is believed only when that fits. So
 a crash, a full disk or a bad sector cost a conversion, never a wrong weight. Several processes may share a
-cache.
+cache. It takes nothing more when the disk is nearly full; `clean` removes what has not been used for long.
 """
 
 import contextlib
 import os
+import shutil
+import time
 from pathlib import Path
 
 from blake3 import blake3
@@ -17,6 +19,29 @@ from engine.arrays import U8
 
 DIGEST_BYTES = 32
 HEADER_BYTES = 64  # digest, then zeros, so that the blob is aligned in the page cache
+LEAST_FREE_BYTES = 2 << 30  # of the disk, left to others
+
+
+def clean(directory: Path, unused_s: float) -> int:
+    """Removes the packed experts that no engine opened for `unused_s` seconds; returns the bytes freed.
+
+    directory: what `PackedCache` is given. Whoever reads them at the moment packs them again. Raises OSError.
+    """
+    freed = 0
+    for model in sorted(directory.iterdir()) if directory.is_dir() else ():
+        if time.time() - model.stat().st_mtime >= unused_s:
+            freed += _bytes_in(model)
+            shutil.rmtree(model)
+    return freed
+
+
+def used_bytes(directory: Path) -> int:
+    """Bytes of all packed experts kept. Raises OSError."""
+    return sum(_bytes_in(model) for model in directory.iterdir()) if directory.is_dir() else 0
+
+
+def _bytes_in(model: Path) -> int:
+    return sum(file.stat().st_size for file in model.iterdir())
 
 
 class PackedCache:
@@ -25,6 +50,8 @@ class PackedCache:
     def __init__(self, directory: Path, key: str) -> None:
         self.directory = directory / blake3(key.encode()).hexdigest()[:32]
         self.full: str | None = None  # why nothing more is written
+        with contextlib.suppress(OSError):  # not there yet; else it counts as used now, see `clean`
+            os.utime(self.directory)
 
     def has(self, layer: int, expert: int) -> bool:
         """Whether there is a file; whether it is good only reading tells."""
@@ -62,6 +89,9 @@ class PackedCache:
         temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
+            if shutil.disk_usage(self.directory).free < LEAST_FREE_BYTES + blob.nbytes:
+                self.full = f"packed experts are no longer kept in {self.directory}: the disk is nearly full"
+                return
             with temporary.open("wb") as file:
                 file.write(blake3(blob.data).digest() + bytes(HEADER_BYTES - DIGEST_BYTES))
                 file.write(blob.data)

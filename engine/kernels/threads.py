@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from numba import set_num_threads as untyped_set_num_threads
-from numba import threading_layer as untyped_threading_layer
 from numba.core import config as untyped_config
+from numba.np.ufunc import parallel as untyped_layers
 
 config: Any = untyped_config
 set_num_threads: Any = untyped_set_num_threads
-threading_layer: Any = untyped_threading_layer
+layers: Any = untyped_layers
 
 SMALL = 1 << 19  # multiplications below which one thread is faster than a launch
 SPINS = 20_000  # looks for more work before a thread sleeps
@@ -74,7 +74,7 @@ class _Launches:
             finally:
                 for name in ours:
                     del os.environ[name]
-            self.layer = threading_layer()
+            self.layer = layers.threading_layer()
 
     @property
     def alone(self) -> bool:

@@ -1,6 +1,7 @@
 """Experts in bounded memory: the same rows whatever fits, failures named, packed copies on disk believed
 only when whole."""
 
+import os
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from engine.expert_bank import ExpertBank, LocalExperts
 from engine.generate import greedy
 from engine.kernels import quantize_rows
 from engine.models import family_of
-from engine.packed_cache import PackedCache
+from engine.packed_cache import PackedCache, clean, used_bytes
 from engine.readers import Readers
 from engine.residency import NOBODY, Residency
 from engine.source import DirectorySource
@@ -202,6 +203,44 @@ def test_a_disk_that_refuses_is_left_alone(tmp_path: Path) -> None:
     assert "no longer kept" in cache.full
     cache.write(0, 1, np.zeros(64, np.uint8))
     assert not cache.read(0, 0, np.zeros(64, np.uint8))
+
+
+def test_a_nearly_full_disk_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.packed_cache.LEAST_FREE_BYTES", 1 << 62)
+    cache = PackedCache(tmp_path, "key")
+    cache.write(0, 0, np.zeros(64, np.uint8))
+    assert cache.full is not None
+    assert "nearly full" in cache.full
+    assert used_bytes(tmp_path) == 0
+
+
+def test_what_was_not_opened_for_long_is_removed(tmp_path: Path) -> None:
+    old, new = PackedCache(tmp_path, "old"), PackedCache(tmp_path, "new")
+    for cache in (old, new):
+        cache.write(0, 0, np.zeros(64, np.uint8))
+    used = used_bytes(tmp_path)
+    os.utime(old.directory, (1000, 1000))
+    os.utime(new.directory, (1000, 1000))
+    PackedCache(tmp_path, "new")  # opened again
+    assert clean(tmp_path, 3600) == used // 2
+    assert (old.has(0, 0), new.has(0, 0)) == (False, True)
+    assert clean(tmp_path, 0) == used // 2
+    assert clean(tmp_path / "nothing", 0) == used_bytes(tmp_path / "nothing") == 0
+
+
+def test_what_was_packed_for_another_layout_is_packed_again(
+    source: Broken,
+    tmp_path: Path,
+    pairs: tuple[np.ndarray, np.ndarray, np.ndarray],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows, expert, row = pairs
+    for layout, from_cache in ((1, 0), (1, len(set(expert.tolist()))), (2, 0)):
+        monkeypatch.setattr("engine.expert_reader.LAYOUT_VERSION", layout)
+        bank = bank_of(source, 32, tmp_path)
+        bank.run(2, quantize_rows(rows), expert, row)
+        assert bank.stats.from_cache == from_cache
+        bank.close()
 
 
 # Who stays, and who reads.
