@@ -6,6 +6,8 @@ import click
 
 from swarm.cli.options import SIZE, parse_target, swarm_options
 
+PACKED_UNUSED_S = 30 * 24 * 3600.0
+
 
 @click.group("cache", short_help="Look after the chunks kept on this machine.")
 def command() -> None:
@@ -19,6 +21,7 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def list_models(as_json: bool) -> None:
     """Show the models that were used here, and how much of each is here."""
+    from engine.packed_cache import used_bytes
     from mirror.cas import Store
     from swarm.cli.output import emit_json, table
     from swarm.peers.kept import take_stock
@@ -44,7 +47,7 @@ def list_models(as_json: bool) -> None:
         ]
         emit_json({
             "models": models, "used_bytes": stock.used_bytes, "orphan_bytes": stock.orphan_bytes,
-            "limit_bytes": limit, "path": str(paths.chunks),
+            "limit_bytes": limit, "path": str(paths.chunks), "packed_bytes": used_bytes(paths.packed),
         })  # fmt: skip
         return
     if stock.models:
@@ -62,6 +65,8 @@ def list_models(as_json: bool) -> None:
         ]))  # fmt: skip
     bound = "no limit" if limit is None else f"limit {format_bytes(limit)}"
     print(f"{format_bytes(stock.used_bytes)} in {paths.chunks} ({bound}).")
+    if packed := used_bytes(paths.packed):
+        print(f"{format_bytes(packed)} of packed experts in {paths.packed}.")
     if stock.orphan_bytes:
         print(f"{format_bytes(stock.orphan_bytes)} belong to no model in use; `swarm cache gc` removes them.")
 
@@ -100,10 +105,11 @@ def verify(ctx: click.Context, as_json: bool) -> None:
 
 
 @command.command()
-@click.option("--all", "everything", is_flag=True, help="Remove every chunk.")
+@click.option("--all", "everything", is_flag=True, help="Remove every chunk, and all packed experts.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def gc(everything: bool, as_json: bool) -> None:
-    """Remove the chunks that belong to no model in use."""
+    """Remove the chunks that belong to no model in use, and packed experts that were not used for 30 days."""
+    from engine.packed_cache import clean
     from mirror.cas import Store
     from swarm.cli.output import emit_json
     from swarm.peers.kept import accepted, addresses
@@ -114,6 +120,7 @@ def gc(everything: bool, as_json: bool) -> None:
     wanted = set() if everything else addresses(accepted(paths))
     with Store(paths.chunks) as store:
         freed = store.gc(wanted)
+    freed += clean(paths.packed, 0 if everything else PACKED_UNUSED_S)
     if as_json:
         emit_json({"freed_bytes": freed})
     else:

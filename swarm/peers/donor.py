@@ -106,7 +106,7 @@ class ComputeDonor:
     def _open(self) -> Bank:
         offer, name = self._offer, self._model.info.name
         ram_bytes = memory_for(offer, available_bytes())
-        cache = self._session.home.cache / "packed"
+        cache = self._session.home.packed
         experts = open_experts(self._model.source, offer.weights, ram_bytes, cache)
         if not experts.layout.layers:
             raise NoExperts(model=name)

@@ -89,6 +89,11 @@ class Home:
         return self.cache / "chunks"
 
     @property
+    def packed(self) -> Path:
+        """Experts in the form that kernels read, of models that do not fit in memory."""
+        return self.cache / "packed"
+
+    @property
     def hashes(self) -> Path:
         """Hashes of files served from here."""
         return self.cache / "hashes"
