@@ -59,6 +59,7 @@ class SwarmApp(App[None]):
     def __init__(self, options: Options, make: Make) -> None:
         # Without colour, styles such as bold stay and every colour goes; else the theme decides.
         super().__init__(ansi_color=True if "NO_COLOR" in os.environ else None)
+        self.animation_level = "none"  # a page that glides misses the keys that come meanwhile
         self.options = options
         self.exit_signal = 0
         self._make = make

@@ -251,8 +251,8 @@ def footer(text: str) -> Render:
     return render
 
 
-def note(text: str, kind: str = "note") -> Render:
-    """Something the program says: kind is note, warning or error."""
+def note(text: str, kind: str = "note", *, opens: bool = False) -> Render:
+    """Something the program says: kind is note, warning or error; `opens`: at the head of a reply that grows."""
 
     def render(width: int, palette: Palette) -> list[Text]:
         mark, style = {"error": ("✗ ", palette.error), "warning": ("! ", palette.warning)}.get(
@@ -260,7 +260,7 @@ def note(text: str, kind: str = "note") -> Render:
         )
         lines = wrap(Text(text, style if kind != "note" else palette.muted), text_width(width) - 2)
         marked = [Text.assemble((mark if at == 0 else "  ", style), line) for at, line in enumerate(lines)]
-        return [Text(), *_indented(marked)]
+        return [*_indented(marked), Text()] if opens else [Text(), *_indented(marked)]
 
     return render
 

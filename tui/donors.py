@@ -152,7 +152,7 @@ class Donors:
         sent, received = remote.transferred()
         total = self.pool.layout.total
         share = len(remote.ready) / total if total else 0.0
-        experts = "all experts" if share == 1 else f"{format_share(share)} of experts"
+        experts = "all experts" if share == 1 else format_share(share)
         role = Role.COMPUTE
         if serving is not None:
             role = serving.role if remote.last_resort else Role.BOTH
@@ -162,7 +162,9 @@ class Donors:
             relayed=remote.relayed,
             rtt_ms=self._rtt_ms.get(remote.key),
             service_ms=1000 * remote.pace.expected_s(1) if remote.pace.measured else None,
-            held=experts if serving is None or serving.held == "everything" else f"{serving.held}, {experts}",
+            held=experts
+            if serving is None or serving.held == "everything"
+            else f"{serving.held} of bytes, {format_share(share)} of experts",
             calls=remote.tally.pairs,
             bytes_down=received + (serving.bytes_down if serving else 0),
             bytes_up=sent,

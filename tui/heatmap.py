@@ -1,7 +1,7 @@
 """Who holds what, drawn: layers × experts, and byte ranges. Pure.
 
 When there are more experts than room, a cell stands for several and shows the one that fewest hold, for a
-hole is what matters. Without colour the shapes still tell: a dot is held by nobody, then ░ ▒ ▓ █.
+hole is what matters. Without colour the shapes still tell: a dot is run by no donor, then ░ ▒ ▓ █.
 """
 
 from __future__ import annotations

@@ -267,11 +267,7 @@ def with_facts(view: ModelView, source: Source) -> ModelView:
 def _peer(number: int, peer: PeerView, chunks: int) -> views.PeerView:
     """A peer as the user sees it: by number."""
     state = "banned" if peer.banned else "slow" if peer.trouble else "ok"
-    held = (
-        "everything"
-        if peer.chunks >= chunks
-        else f"{format_share(peer.chunks / max(1, chunks))} of the bytes"
-    )
+    held = "everything" if peer.chunks >= chunks else format_share(peer.chunks / max(1, chunks))
     return views.PeerView(
         number,
         Role.MAINTAINER if peer.chunks >= chunks else Role.DISK,

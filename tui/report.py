@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from swarm.units import format_bytes, format_count, format_ms, format_seconds, format_share, plural
+from swarm.units import format_bytes, format_count, format_ms, format_seconds, format_share
 from tui.cleaner import clean_line
 from tui.commands import BY_NAME, COMMANDS, DISPLAY, NETWORK, SAMPLING, Command
 from tui.options import Sampling
@@ -27,7 +27,7 @@ class Table:
 def peers(swarm: SwarmView) -> Table:
     """The peers, numbered, never named."""
     columns = (
-        Column("#", "right"), Column("role"), Column("path", spare=4), Column("rtt", "right", 1),
+        Column("#", "right"), Column("role"), Column("rtt", "right", 1),
         Column("service", "right", 3),
         Column("holds"), Column("calls", "right"), Column("down", "right", 2),
         Column("up", "right", 5),
@@ -40,8 +40,7 @@ def peers(swarm: SwarmView) -> Table:
 def _peer(peer: PeerView) -> list[str]:
     return [
         str(peer.number),
-        str(peer.role),
-        "relayed" if peer.relayed else "direct",
+        f"{peer.role}, relayed" if peer.relayed else str(peer.role),
         format_ms(peer.rtt_ms),
         format_ms(peer.service_ms),
         clean_line(peer.held, 40) or "–",
@@ -53,14 +52,16 @@ def _peer(peer: PeerView) -> list[str]:
 
 
 def coverage(swarm: SwarmView) -> str:
-    """How well the experts are covered, in a sentence."""
+    """How well donors cover the experts, in a sentence; what none of them runs, this machine does."""
     cells = [count for layer in swarm.experts for count in layer]
     if not cells:
         return ""
     missing = sum(count == 0 for count in cells)
     mean = sum(cells) / len(cells)
-    whole = "complete" if not missing else f"{plural(missing, 'expert')} held by nobody"
     size = f"{format_count(len(cells))} experts in {len(swarm.experts)} layers"
+    if missing == len(cells):
+        return f"{size} · no donor runs any; they run here"
+    whole = "complete" if not missing else f"{format_count(missing)} run by no donor, so here"
     return f"{size} · {mean:.1f} replicas each · {whole}"
 
 

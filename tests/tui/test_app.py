@@ -176,7 +176,10 @@ def test_what_was_due_to_a_lie_is_replaced_and_the_liar_named(home: Path) -> Non
         assert "The sky is blue." in shown(app)
         assert "green" not in shown(app)
         assert "So is" not in shown(app)
-        assert shown(app).count("Peer 4 is left out from now on") == 1
+        lines = app.chat.transcript.document.text().split("\n")
+        (at,) = (at for at, line in enumerate(lines) if "Peer 4 is left out from now on" in line)
+        assert "thought" in lines[at + 2], "one blank line above and below it"
+        assert "Which colour?" in lines[at - 2]
         turn = app.chat.controller.conversation.turns[-1]
         assert (turn.text, turn.reasoning) == ("The sky is blue.", "Hm, ")
 

@@ -78,8 +78,8 @@ def test_commands_print_plain_tables(home: Path) -> None:
         home, "/swarm", "/model", "/stats", "/set", "/help", "/help set", "Hi", "/stats", "/find said"
     )
     assert code == 0, errors
-    assert "3  disk+compute  relayed" in output
-    assert "1 expert held by nobody" in output
+    assert "3  disk+compute, relayed" in output
+    assert "1 run by no donor, so here" in output
     assert "its answer for layer 2" in output
     assert "●  olmoe-1b-7b" in output
     assert "Nothing was answered yet." in output

@@ -75,7 +75,7 @@ def test_peers_are_numbered_and_what_they_say_of_themselves_is_cleaned() -> None
     table = report.peers(SwarmView(peers=(evil,)))
     assert table.rows[0][0] == "1"
     assert all(harmless(cell) for cell in table.rows[0])
-    assert "[b]all[/b]" in table.rows[0][5]
+    assert "[b]all[/b]" in table.rows[0][4]
 
 
 def test_models_say_what_is_missing_and_what_a_switch_fetches() -> None:
@@ -95,7 +95,7 @@ def test_models_say_what_is_missing_and_what_a_switch_fetches() -> None:
 
 
 def test_coverage_bans_and_donation_in_words() -> None:
-    assert report.coverage(demo_swarm()).endswith("1 expert held by nobody")
+    assert report.coverage(demo_swarm()).endswith("1 run by no donor, so here")
     assert (
         report.coverage(SwarmView(experts=((1, 2),)))
         == "2 experts in 1 layers · 1.5 replicas each · complete"

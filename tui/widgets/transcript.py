@@ -44,8 +44,8 @@ class Transcript(ScrollView, can_focus=False):
         self._splitter: Splitter | None = None
         self._stable = 0
         self._begun = 0
-        self._notes: list[Piece] = []
-        """What was said beside the reply that grows."""
+        self._notes: list[tuple[str, str]] = []
+        """What was said beside the reply that grows, and of what kind it is."""
         self._pending = ""
         self._ending: str | None = None
         self._thinking: Piece | None = None
@@ -91,9 +91,12 @@ class Transcript(ScrollView, can_focus=False):
 
     def add_note(self, text: str, kind: str = "note") -> None:
         """Something the program says."""
-        piece = self.add(document.note(text, kind))
+        self.finish_drawing()
+        said = len(self._notes) + (self._thinking is not None)
+        opens = self._splitter is not None and self._stable - self._begun == said
+        self.add(document.note(text, kind, opens=opens))
         if self._splitter is not None:
-            self._notes.append(piece)
+            self._notes.append((text, kind))
 
     def add_reply(self, reasoning: str, text: str, footer: str = "") -> None:
         """A whole reply, of a conversation that was reopened."""
@@ -119,7 +122,8 @@ class Transcript(ScrollView, can_focus=False):
         """Only this much of the growing reply stands; what was said beside it stays."""
         if self._splitter is None:
             return
-        self.document.replace_tail(self._begun, self._notes)
+        notes = [Piece(document.note(text, kind, opens=True), self._group) for text, kind in self._notes]
+        self.document.replace_tail(self._begun, notes)
         self._begin()
         if reasoning:
             self.add_reasoning(reasoning)
