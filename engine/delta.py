@@ -11,7 +11,6 @@ import numpy as np
 
 from engine.arrays import F32
 from engine.cache import Running
-from engine.errors import CheckpointError
 from engine.kernels import exp, l2_normalize, sigmoid, silu
 from engine.kernels.convolution import causal_convolution
 from engine.kernels.delta import delta_rule, delta_state, forget
@@ -139,7 +138,7 @@ class KimiDelta:
         self.strength = load.linear(f"{name}.b_proj", shape.heads, hidden, exact=True)
         self.fade_in = load.linear(f"{name}.f_a_proj", rank, hidden, exact=True)
         self.fade_out = load.linear(f"{name}.f_b_proj", width, rank, exact=True)
-        bias, rate = load.vector(f"{name}.dt_bias", width), log_rates(load, f"{name}.A_log", shape.heads)
+        bias, rate = load.vector(f"{name}.dt_bias", width), load.filled_up(f"{name}.A_log", shape.heads)
         self.forget = Forgetting.of(bias, rate, bound)
         if full_rank:
             self.gates = [load.linear(f"{name}.g_proj", width, hidden)]
@@ -164,11 +163,3 @@ class KimiDelta:
         for linear in self.gates:
             gate = linear(gate)
         return self.output(gated_by_sigmoid(self.norm, seen, gate.reshape(seen.shape)))
-
-
-def log_rates(load: Loader, name: str, heads: int) -> F32:
-    """`A_log` as f32 [heads]: releases store it with further dimensions of 1, or filled up with zeros."""
-    values = load.tensor(name, load.checkpoint.info(name).shape).reshape(-1)
-    if len(values) < heads or values[heads:].any():
-        raise CheckpointError(f"{name} has {len(values)} elements; config.json makes it {heads}")
-    return np.ascontiguousarray(values[:heads])

@@ -82,6 +82,13 @@ class Loader:
         self._note(name)
         return self._resident(np.ascontiguousarray(values))
 
+    def filled_up(self, name: str, count: int) -> F32:
+        """A tensor of `count` numbers that releases store with further dimensions of 1, or filled up with zeros."""
+        values = self.tensor(name, self.checkpoint.info(name).shape).reshape(-1)
+        if len(values) < count or values[count:].any():
+            raise CheckpointError(f"{name} has {len(values)} elements; config.json makes it {count}")
+        return np.ascontiguousarray(values[:count])
+
     def integers(
         self, name: str, shape: tuple[int, ...]
     ) -> "np.ndarray[tuple[int, ...], np.dtype[np.int64]]":

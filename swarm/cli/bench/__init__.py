@@ -6,6 +6,7 @@ import click
 
 BENCHMARKS = {
     "engine": "Load, prefill and decode of one model, beside what the machine can do.",
+    "context": "What a token costs after many others, by family.",
     "kernels": "Single kernels: bytes and multiplications a second in every format.",
     "swarm": "Experts on peers: overhead, empty rounds, delay, hedging.",
     "bytes": "A model's bytes: cold, warm, through FUSE, each beside its reference.",
