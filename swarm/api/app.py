@@ -13,7 +13,7 @@ from swarm.api.asgi import Application, Message, Receive, Scope, Send
 from swarm.api.chat import answer_chat
 from swarm.api.completions import answer_text
 from swarm.api.errors import ApiError, from_failure
-from swarm.api.http import EventStream, Left, read_json, send_bytes, send_json
+from swarm.api.http import EventStream, Left, as_json, read_json, send_bytes, send_json
 from swarm.api.service import Service
 from swarm.api.shelf import Listed
 from swarm.api.wishes import parse_chat, parse_text
@@ -79,11 +79,12 @@ class App:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request; the server's life and other protocols are none of ours."""
+        """Answers one request; there are no WebSockets here."""
         if scope["type"] == "lifespan":
             await _lifespan(receive, send)
             return
         if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
             return
         status = 0
 
@@ -107,12 +108,12 @@ class App:
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await self._route(scope, receive, send)
-        except ApiError as error:
-            body = b"" if scope["method"] == "HEAD" else None
-            if body is None:
-                await send_json(send, error.body(), error.status, error.headers)
-            else:
-                await send_bytes(send, body, "application/json", error.status, error.headers)
+        except Left:
+            raise
+        except Exception as failure:  # noqa: BLE001  the boundary: whatever it is, the client is told
+            error = _told(failure)
+            body = b"" if scope["method"] == "HEAD" else as_json(error.body())
+            await send_bytes(send, body, "application/json", error.status, error.headers)
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         rules, path, method = self._rules, scope["path"], scope["method"]
@@ -242,12 +243,17 @@ class App:
         except Left:
             raise
         except Exception as error:
-            told = from_failure(error)
-            if told.status == 500:
-                _log.error("a request failed", exc_info=error)
             if not stream.begun:
-                raise told from error
-            await stream.end(told.body())
+                raise
+            await stream.end(_told(error).body())
+
+
+def _told(failure: Exception) -> ApiError:
+    """What a failure is to the client; one that nobody foresaw is written down here."""
+    error = from_failure(failure)
+    if error.status == 500:
+        _log.error("a request failed", exc_info=failure)
+    return error
 
 
 def _host(header: str) -> str:

@@ -16,17 +16,22 @@ async def answer_chat(
     service: Service, wish: ChatWish, receive: Receive, stream: EventStream, send: Send
 ) -> None:
     """Answers a conversation. Raises Left, or why it cannot be answered, before or after the stream began."""
+    # What ends the answer is sent when nobody watches for the client any more: hypercorn says that it has left as soon
+    # as the answer is whole, and must not be cancelled while it closes the connection or gets it ready for the next.
     async with until_left(receive):
         if wish.common.stream:
             async with plain_errors() as nursery:
                 nursery.start_soon(stream.keep_alive)
                 async with service.chat(wish) as replies:
-                    await _stream(replies, wish, stream)
+                    last = await _stream(replies, wish, stream)
                 nursery.cancel_scope.cancel()
         else:
             async with service.chat(wish) as replies:
                 answer = await _whole(replies, wish)
-            await send_json(send, answer)
+    if wish.common.stream:
+        await stream.end(*last)
+    else:
+        await send_json(send, answer)
 
 
 @dataclass
@@ -83,7 +88,8 @@ def _choice(replies: Replies, wish: ChatWish, number: int, choice: _Message) -> 
     return {"index": number, "message": message, "logprobs": chances, "finish_reason": choice.finish}
 
 
-async def _stream(replies: Replies, wish: ChatWish, stream: EventStream) -> None:
+async def _stream(replies: Replies, wish: ChatWish, stream: EventStream) -> list[dict[str, Any]]:
+    """Sends all but the last events, which it gives."""
     head = {
         "id": new_id("chatcmpl"),
         "object": "chat.completion.chunk",
@@ -117,8 +123,7 @@ async def _stream(replies: Replies, wish: ChatWish, stream: EventStream) -> None
                     chances = {"content": chat_chances(replies.engine, delta.chances), "refusal": None}
                 await stream.send(chunk(number, _delta(delta, calls[number]), None, chances))
                 calls[number] += delta.call is not None
-    last = [{**head, "choices": [], "usage": usage_json(replies.usage)}] if wish.common.include_usage else []
-    await stream.end(*last)
+    return [{**head, "choices": [], "usage": usage_json(replies.usage)}] if wish.common.include_usage else []
 
 
 def _delta(delta: Delta, calls: int) -> dict[str, Any]:

@@ -15,17 +15,22 @@ async def answer_text(
     service: Service, wish: TextWish, receive: Receive, stream: EventStream, send: Send
 ) -> None:
     """Continues texts. Raises Left, or why it cannot be answered, before or after the stream began."""
+    # What ends the answer is sent when nobody watches for the client any more: hypercorn says that it has left as soon
+    # as the answer is whole, and must not be cancelled while it closes the connection or gets it ready for the next.
     async with until_left(receive):
         if wish.common.stream:
             async with plain_errors() as nursery:
                 nursery.start_soon(stream.keep_alive)
                 async with service.text(wish) as replies:
-                    await _stream(replies, wish, stream)
+                    last = await _stream(replies, wish, stream)
                 nursery.cancel_scope.cancel()
         else:
             async with service.text(wish) as replies:
                 answer = await _whole(replies, wish)
-            await send_json(send, answer)
+    if wish.common.stream:
+        await stream.end(*last)
+    else:
+        await send_json(send, answer)
 
 
 def _head(replies: Replies) -> dict[str, Any]:
@@ -72,7 +77,8 @@ async def _whole(replies: Replies, wish: TextWish) -> dict[str, Any]:
     }
 
 
-async def _stream(replies: Replies, wish: TextWish, stream: EventStream) -> None:
+async def _stream(replies: Replies, wish: TextWish, stream: EventStream) -> list[dict[str, Any]]:
+    """Sends all but the last events, which it gives."""
     head = _head(replies)
     extra = {"usage": None} if wish.common.include_usage else {}
     count = len(wish.prompts) * wish.common.choices
@@ -96,5 +102,4 @@ async def _stream(replies: Replies, wish: TextWish, stream: EventStream) -> None
                     chances = text_chances(replies.engine, delta.chances, offsets[number])
                 offsets[number] += len(delta.text)
                 await stream.send(chunk(number, delta.text, None, chances))
-    last = [{**head, "choices": [], "usage": usage_json(replies.usage)}] if wish.common.include_usage else []
-    await stream.end(*last)
+    return [{**head, "choices": [], "usage": usage_json(replies.usage)}] if wish.common.include_usage else []

@@ -105,6 +105,7 @@ class Afterwards:
         self._free[[stop for stop in engine.stop_ids if stop < vocabulary]] = False
         opens = engine.tokenizer.id_of(OPEN)
         self._opens = opens if opens is not None and opens < vocabulary else None
+        self._fresh = False
         self.restart()
 
     def allowed(self) -> Array | None:

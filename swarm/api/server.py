@@ -1,6 +1,7 @@
 """The running server: sockets, hypercorn, and the parts behind it, put together and taken apart in order."""
 
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from swarm.api.metrics import Metrics
 from swarm.api.scheduler import Scheduler
 from swarm.api.service import Service
 from swarm.api.shelf import Library, Shelf
+from swarm.errors import SwarmError
 
 HEADER_BYTES = 32 << 10
 IDLE_S = 30.0
@@ -22,6 +24,12 @@ IDLE_S = 30.0
 STALLED_MS = 60_000
 """How long a client may take nothing of what it is sent before its connection is closed."""
 FAREWELL_S = 3.0
+BACKLOG = 128
+
+
+class UnusableCertificate(SwarmError):
+    """{certificate} and {key} cannot be used ({problem}); give a certificate chain and its key without a passphrase,
+    both in PEM."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +48,7 @@ class Settings:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. OSError when there can be none."""
+    """A socket that takes connections, which wait until they are served. OSError when there can be none."""
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -51,6 +59,7 @@ def listen(host: str, port: int) -> socket.socket:
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED_MS)
         made.bind(address)
+        made.listen(BACKLOG)
         made.setblocking(False)
     except BaseException:
         made.close()
@@ -62,7 +71,9 @@ def listen(host: str, port: int) -> socket.socket:
 async def serving(
     library: Library, settings: Settings, listener: socket.socket
 ) -> AsyncIterator[Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]]:
-    """Gives `run(until)`, which answers requests on a socket until `until()` returns; the parts end with the block."""
+    """Gives `run(until)`, which answers requests on a socket until `until()` returns; the parts end with the block.
+    UnusableCertificate."""
+    _check_certificate(settings)
     with Scheduler(settings.slots, settings.kept_bytes) as scheduler:
         shelf = Shelf(library, scheduler, settings.memory_bytes)
         service = Service(shelf, scheduler, Metrics(), settings.most_waiting)
@@ -88,3 +99,13 @@ async def serving(
         finally:
             with trio.CancelScope(shield=True):
                 await shelf.close()
+
+
+def _check_certificate(settings: Settings) -> None:
+    certificate, key = settings.certificate, settings.certificate_key
+    if certificate is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+    except (OSError, ValueError) as error:
+        raise UnusableCertificate(certificate=str(certificate), key=str(key), problem=str(error)) from None
