@@ -52,6 +52,8 @@ class ScriptedModel(Model):
         self.pace_s = pace_s
         self.rows: list[int] = []
         """Tokens of each step."""
+        self.gate: threading.Event | None = None
+        """What a step waits for when it has noted its tokens."""
         self._tokenizer = engine.tokenizer
         self._answer = answer
         self._end = min(engine.stop_ids)
@@ -63,6 +65,8 @@ class ScriptedModel(Model):
     def run(self, batch: Batch, experts: Experts) -> F32:
         time.sleep(self.pace_s)
         self.rows.append(len(batch))
+        if self.gate is not None:
+            self.gate.wait(60)
         logits = np.zeros((len(batch.wanted), self.vocab_size), np.float32)
         row = 0
         for segment, part in zip(batch.segments, batch.parts(0), strict=True):
@@ -101,6 +105,7 @@ class Scripts:
     answers: Mapping[str, Callable[[str], str]]
     pace_s: float = 0.0
     view: Mapping[str, Any] | None = None
+    resident_bytes: int = 1000
 
     def __post_init__(self) -> None:
         self.opened: list[str] = []
@@ -115,6 +120,7 @@ class Scripts:
     def open(self, name: str, experts_bytes: int | None) -> Engine:
         self.opened.append(name)
         engine = self.engines[name] = scripted(self.folder, self.answers[name], self.pace_s)
+        engine.model.resident_bytes = self.resident_bytes
         return engine
 
     def swarm(self) -> Mapping[str, Any]:

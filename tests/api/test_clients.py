@@ -6,13 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import openai
 import pytest
 
 from engine.batch import Reply
 from engine.chat import ChatSettings, Conversation, Finished
 from engine.engine import Engine
-from engine.generate import generate
+from engine.generate import generate, logits
 from engine.sampling import Sampling
 from tests.api.stage import api_process, idle, until
 from tests.engine.reference import opened
@@ -159,11 +160,37 @@ def test_choices_seed_and_probabilities(client: openai.OpenAI) -> None:
     for entry in probabilities.content:
         assert len(entry.top_logprobs) == 3
         assert entry.logprob == entry.top_logprobs[0].logprob <= 0
-    banned = client.chat.completions.create(
-        model="qwen3_moe", messages=HELLO, temperature=0, max_tokens=5, logit_bias={"7": 100}
-    )
-    assert banned.usage is not None
-    assert "".join({banned.choices[0].message.content or ""}).strip() != made.choices[0].message.content
+
+
+def forced(client: openai.OpenAI, token: int) -> str:
+    """The first token's text where a bias leaves only one token, and that all that follow are the same."""
+    made = client.chat.completions.create(
+        model="qwen3_moe", messages=HELLO, temperature=0, max_tokens=5, logit_bias={f"{token}": 100},
+        logprobs=True,
+    )  # fmt: skip
+    probabilities = made.choices[0].logprobs
+    assert probabilities is not None
+    assert probabilities.content is not None
+    texts = [entry.token for entry in probabilities.content]
+    assert texts == [texts[0]] * 5
+    return texts[0]
+
+
+def test_a_bias_bans_and_forces(client: openai.OpenAI, engine: Engine) -> None:
+    ident = 300
+    assert forced(client, ident) == engine.tokenizer.text_of(ident)
+    prompt = [5, 6, 7]
+    best, second = np.argsort(-logits(engine.model, engine.experts, prompt)[-1])[:2].tolist()
+
+    def first(**more: Any) -> str | None:
+        made = client.completions.create(
+            model="qwen3_moe", prompt=prompt, temperature=0, max_tokens=1, logprobs=0, **more
+        )
+        assert made.choices[0].logprobs is not None
+        return (made.choices[0].logprobs.tokens or [None])[0]
+
+    assert first() == engine.tokenizer.text_of(best)
+    assert first(logit_bias={str(best): -100}) == engine.tokenizer.text_of(second) != first()
 
 
 def test_stop(client: openai.OpenAI, engine: Engine) -> None:

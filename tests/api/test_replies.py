@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from engine.engine import Engine, Options
@@ -13,7 +14,7 @@ from engine.source import DirectorySource
 from swarm.api.constraint import Grammar, compile_schema
 from swarm.api.server import Settings
 from swarm.api.shelf import Need
-from tests.api.stage import ScriptedModel, Scripts, ask, in_process, says
+from tests.api.stage import ScriptedModel, Scripts, ask, in_process, says, until
 
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Basel"}}\n</tool_call>'
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
@@ -153,42 +154,58 @@ def test_a_shared_beginning_is_computed_once(url: str, library: Scripts) -> None
 
 
 def test_a_long_prompt_does_not_hold_up_a_stream(url: str, library: Scripts) -> None:
+    message(url, "warm")
     model = library.engines["a"].model
     assert isinstance(model, ScriptedModel)
-    model.pace_s = 0.005
     model.rows.clear()
+    model.gate = threading.Event()  # lets no step pass …
+    choices: list[dict[str, Any]] = []
+    stream = threading.Thread(target=lambda: choices.extend(streamed(url, says("many", model="a"))))
     longer = threading.Thread(target=lambda: ask(url, says("y " * 1500, model="a")))
-    choices = []
     try:
-        stream = threading.Thread(target=lambda: choices.extend(streamed(url, says("many", model="a"))))
         stream.start()
-        while len(model.rows) < 10:
-            pass
+        until(lambda: len(model.rows) >= 1)
         longer.start()
+        until(lambda: httpx2.get(url + "/health", timeout=20).json()["waiting"] >= 1)
+    finally:
+        model.gate.set()  # … until both are there: the long prompt joins right after the stream's
         stream.join()
         longer.join()
-    finally:
-        model.pace_s = 0.0
-    assert max(model.rows[10:]) <= 64 + 3 or model.rows.index(max(model.rows[10:])) > 60
+        model.gate = None
+    long = [rows for rows in model.rows if rows > 60]
+    assert sum(long) > 1500  # the long prompt was read while the stream had a hundred tokens to come
+    assert max(long) <= 64 + 1
     assert "".join(choice["delta"].get("content") or "" for choice in choices) == "word " * 100
 
 
 def test_models_share_the_memory_given(oracle: Path) -> None:
     library = Scripts(oracle / "qwen3_moe", {"a": answer, "b": lambda asked: "b", "c": lambda asked: "c"})
-    size = 3_000_000  # more than one reference model's experts, less than two models
+    size = 3_000_000
     library.need = lambda name: Need(size, 0)  # type: ignore[method-assign]
-    with in_process(library, Settings(memory_bytes=int(1.1 * size))) as url:
-        for name in ("a", "b", "b", "c", "a"):
-            made = ask(url, says("x", model=name)).json()
-            assert made["model"] == name
-        assert library.opened[:2] == ["a", "b"]
-        library.need = lambda name: Need(2 * size, 0)  # type: ignore[method-assign]
-        opened = len(library.opened)
-        refused = ask(url, says("x", model="b"))
-        if refused.status_code != 200:
-            assert refused.status_code == 503
-            assert "--memory" in refused.json()["error"]["message"]
-            assert len(library.opened) == opened
+    library.resident_bytes = size
+    with in_process(library, Settings(memory_bytes=int(2.5 * size))) as url:
+
+        def loaded() -> set[str]:
+            listed = httpx2.get(url + "/v1/models", timeout=60).json()["data"]
+            return {model["id"] for model in listed if model["loaded"]}
+
+        def used(name: str) -> set[str]:
+            assert ask(url, says("x", model=name)).json()["model"] == name
+            return loaded()
+
+        assert used("a") == {"a"}
+        assert used("b") == {"a", "b"}
+        assert used("a") == {"a", "b"}
+        assert used("c") == {"a", "c"}  # b was not used for longest
+        assert used("b") == {"b", "c"}
+        assert library.opened == ["a", "b", "c", "b"]
+        library.need = lambda name: Need(3 * size, 0)  # type: ignore[method-assign]
+        refused = ask(url, says("x", model="a"))
+        assert refused.status_code == 503
+        assert "needs at least 0.0 GB" in refused.json()["error"]["message"]
+        assert "--memory" in refused.json()["error"]["message"]
+        assert loaded() == {"b", "c"}
+        assert library.opened == ["a", "b", "c", "b"]
 
 
 def test_a_schema_holds_only_after_the_thoughts(oracle: Path) -> None:
