@@ -15,6 +15,7 @@ import numpy as np
 
 from engine.arrays import F32, I32
 from engine.cache import KeyValue
+from engine.experts import MatrixRef
 from engine.kernels import Matrix, attention
 from engine.kernels.heads import matmul_heads
 from engine.layers import Linear, Norm
@@ -54,6 +55,19 @@ class Query:
     source: F32
 
 
+def _whole(both: F32, s: LatentShape) -> tuple[list[F32], list[F32]]:
+    """K_hᵀ and V_h of each head, from kv_b_proj."""
+    by_head = both.reshape(s.heads, s.nope + s.value, s.kv_rank)
+    return [head[: s.nope].T for head in by_head], [head[s.nope :] for head in by_head]
+
+
+def _halves(load: Loader, name: str, s: LatentShape) -> tuple[list[F32], list[F32]]:
+    """The same where a GGUF file has them: k_b_proj [heads, kv_rank, nope] and v_b_proj [heads, value, kv_rank]."""
+    keys = [load.matrix(MatrixRef(f"{name}.k_b_proj", head), s.kv_rank, s.nope) for head in range(s.heads)]
+    values = [load.matrix(MatrixRef(f"{name}.v_b_proj", head), s.value, s.kv_rank) for head in range(s.heads)]
+    return keys, values
+
+
 class LatentAttention:
     """The projections of one layer, and attention over the cached latents."""
 
@@ -79,10 +93,13 @@ class LatentAttention:
             self.q = load.linear(f"{name}.q_b_proj", q_width, s.q_rank)
         self.kv_down = load.linear(f"{name}.kv_a_proj_with_mqa", s.cached, s.hidden, bias=bias)
         self.kv_norm = Norm(load.vector(f"{name}.kv_a_layernorm", s.kv_rank), epsilon)
-        both = load.matrix(f"{name}.kv_b_proj", s.heads * (s.nope + s.value), s.kv_rank)
-        by_head = both.reshape(s.heads, s.nope + s.value, s.kv_rank)
-        self.key_in: Matrix = load.by_head([head[: s.nope].T for head in by_head])
-        self.value_out: Matrix = load.by_head([head[s.nope :] for head in by_head])
+        keys, values = (
+            _halves(load, name, s)
+            if f"{name}.k_b_proj.weight" in load
+            else _whole(load.matrix(f"{name}.kv_b_proj", s.heads * (s.nope + s.value), s.kv_rank), s)
+        )
+        self.key_in: Matrix = load.by_head(keys)
+        self.value_out: Matrix = load.by_head(values)
 
     def new_part(self, dtype: np.dtype[np.generic]) -> KeyValue:
         """The cache of this layer for one sequence."""

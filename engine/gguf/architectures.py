@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from engine.config import Reader
 from engine.errors import CheckpointError, ConfigError, UnknownFamily
 from engine.gguf.header import Tensor
@@ -53,6 +55,37 @@ MIXTRAL = {
     "ffn_up_exps": "block_sparse_moe.experts.{}.w3",
     "ffn_down_exps": "block_sparse_moe.experts.{}.w2",
 }
+GLM4 = {
+    **ATTENTION,
+    **HEAD_NORMS,
+    **DENSE,
+    **SPARSE,
+    "post_attention_norm": "post_attention_layernorm",
+    "exp_probs_b": "mlp.gate.e_score_correction_bias",
+    "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
+    "ffn_up_shexp": "mlp.shared_experts.up_proj",
+    "ffn_down_shexp": "mlp.shared_experts.down_proj",
+    **{f"nextn.{part}": part for part in ("eh_proj", "embed_tokens", "enorm", "hnorm")},
+    "nextn.shared_head_head": "shared_head.head",
+    "nextn.shared_head_norm": "shared_head.norm",
+}
+MINIMAX = {
+    **ATTENTION,
+    **HEAD_NORMS,
+    **MIXTRAL,
+    "exp_probs_b": "block_sparse_moe.e_score_correction_bias",
+}
+DEEPSEEK = {
+    **{ours: theirs for ours, theirs in GLM4.items() if not ours.startswith("nextn.")},
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj",  # in older files; in newer ones its halves, by head:
+    "attn_k_b": "self_attn.k_b_proj",
+    "attn_v_b": "self_attn.v_b_proj",
+}
 GPT_OSS = {
     "post_attention_norm": "post_attention_layernorm",
     "attn_sinks": "self_attn.sinks",
@@ -69,8 +102,16 @@ COMMON = (
     "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scaling.finetuned", "vocab_size",
     "attention.causal",
 )  # fmt: skip
+ROUTING = (
+    "leading_dense_block_count", "expert_shared_count", "expert_group_count", "expert_group_used_count",
+    "expert_shared_feed_forward_length",
+)  # fmt: skip
+LATENT = (
+    "attention.q_lora_rank", "attention.kv_lora_rank", "attention.key_length_mla", "attention.value_length_mla",
+    "rope.scaling.yarn_log_multiplier",
+)  # fmt: skip
 GATING = {"softmax": 1, "sigmoid": 2, "softmax of the chosen": 3}
-SOFTMAX = ("softmax",)
+SOFTMAX, SIGMOID = ("softmax",), ("sigmoid",)
 
 Settings = Mapping[str, Any]
 
@@ -85,6 +126,8 @@ class Architecture:
     extra: Callable[["Facts"], Settings] = field(default=lambda facts: {})
     gating: Sequence[str] = SOFTMAX
     interleaved: bool = False  # rows of q and k are in the order of llama.cpp's rotary embedding
+    turned: str = "whole"  # heads are turned as a whole, in "part", or are the heads of "latent" attention
+    scaled: bool = False  # the weights of experts are multiplied by expert_weights_scale
 
 
 class Facts:
@@ -94,7 +137,7 @@ class Facts:
         self.name = name
         self.read = read
         self.tensors = tensors
-        self.layers = self.count("block_count")
+        self.layers = self.count("block_count") - self.count("nextn_predict_layers", default=0, least=0)
 
     def key(self, setting: str) -> str:
         """The key of one of the architecture's settings."""
@@ -146,6 +189,51 @@ def _gpt_oss(facts: Facts) -> Settings:
     return {"sliding_window": facts.count("attention.sliding_window"), "attention_bias": True}
 
 
+def _routing(facts: Facts) -> Settings:
+    """What the routers of GLM-4.5 and DeepSeek-V3 have in common."""
+    read = facts.read
+    return {
+        "first_k_dense_replace": facts.count("leading_dense_block_count", default=0, least=0),
+        "n_routed_experts": facts.count("expert_count"),
+        "n_shared_experts": facts.count("expert_shared_count", default=0, least=0),
+        "n_group": facts.count("expert_group_count", default=1),
+        "topk_group": facts.count("expert_group_used_count", default=1),
+        "norm_topk_prob": read.flag(facts.key("expert_weights_norm"), default=False),
+        "routed_scaling_factor": read.number(facts.key("expert_weights_scale"), default=0.0) or 1.0,
+    }
+
+
+def _glm4(facts: Facts) -> Settings:
+    return {
+        **_routing(facts),
+        "attention_bias": "blk.0.attn_q.bias" in facts.tensors,
+        "use_qk_norm": "blk.0.attn_q_norm.weight" in facts.tensors,
+    }
+
+
+def _minimax(facts: Facts) -> Settings:
+    facts.require("expert_weights_norm", True)
+    return {}
+
+
+def _deepseek(facts: Facts) -> Settings:
+    if not facts.has("expert_gating_func"):
+        raise ConfigError(
+            f"{facts.read.where} does not say {facts.key('expert_gating_func')}, as files of DeepSeek-V2 do not; "
+            "of its kind only DeepSeek-V3 and what is built like it is known"
+        )
+    rope = facts.count("rope.dimension_count")
+    wide = "_mla" if facts.has("attention.key_length_mla") else ""
+    return {
+        **_routing(facts),
+        "q_lora_rank": facts.count("attention.q_lora_rank") if facts.has("attention.q_lora_rank") else None,
+        "kv_lora_rank": facts.count("attention.kv_lora_rank"),
+        "qk_rope_head_dim": rope,
+        "qk_nope_head_dim": facts.count(f"attention.key_length{wide}", least=rope + 1) - rope,
+        "v_head_dim": facts.count(f"attention.value_length{wide}"),
+    }
+
+
 ARCHITECTURES: Mapping[str, Architecture] = {
     "olmoe": Architecture(
         "olmoe", {**ATTENTION, **HEAD_NORMS, **DENSE, **SPARSE}, ("attention.clamp_kqv",), _olmoe
@@ -166,6 +254,13 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         ("attention.sliding_window",),
         _gpt_oss,
         ("softmax", "softmax of the chosen"),
+    ),
+    "glm4moe": Architecture(
+        "glm4_moe", GLM4, (*ROUTING, "nextn_predict_layers"), _glm4, SIGMOID, turned="part", scaled=True
+    ),
+    "minimax-m2": Architecture("minimax_m2", MINIMAX, (), _minimax, SIGMOID, turned="part"),
+    "deepseek2": Architecture(
+        "deepseek_v3", DEEPSEEK, (*ROUTING, *LATENT), _deepseek, SIGMOID, turned="latent", scaled=True
     ),
 }
 
@@ -196,19 +291,22 @@ def config_of(path: str, metadata: Mapping[str, Any], tensors: Mapping[str, Tens
         )
     facts = Facts(name, read, tensors)
     facts.require("expert_gating_func", *(GATING[kind] for kind in architecture.gating))
-    facts.require("expert_weights_scale", 0.0, 1.0)
+    if not architecture.scaled:
+        facts.require("expert_weights_scale", 0.0, 1.0)
     facts.require("attention.causal", True)
     heads, hidden = facts.count("attention.head_count"), facts.count("embedding_length")
     dim = facts.count("attention.key_length", default=max(1, hidden // heads))
-    facts.require("attention.value_length", dim)
-    facts.require("rope.dimension_count", dim)
+    if architecture.turned != "latent":
+        facts.require("attention.value_length", dim)
+    if architecture.turned == "whole":
+        facts.require("rope.dimension_count", dim)
     embedding = tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
         raise CheckpointError(f"{path} has no token_embd.weight; it is not a whole text model")
     extra = dict(architecture.extra(facts))
     inner = facts.count("feed_forward_length", default=1, least=0)
     expert = facts.count("expert_feed_forward_length", default=max(1, inner))
-    one_width = architecture.model_type in ("olmoe", "mixtral", "gpt_oss")
+    one_width = architecture.model_type in ("olmoe", "mixtral", "gpt_oss", "minimax_m2")
     if facts.has("expert_weights_norm"):
         extra["norm_topk_prob"] = read.flag(facts.key("expert_weights_norm"))
     return {
@@ -228,9 +326,15 @@ def config_of(path: str, metadata: Mapping[str, Any], tensors: Mapping[str, Tens
         "vocab_size": embedding.shape[0],
         "tie_word_embeddings": "output.weight" not in tensors,
         "attention_bias": "blk.0.attn_output.bias" in tensors,
-        "rope_parameters": _rope(facts),
+        "rope_parameters": {**_rope(facts), **_share(facts, architecture, dim)},
         **extra,
     }
+
+
+def _share(facts: Facts, architecture: Architecture, dim: int) -> Settings:
+    if architecture.turned != "part":
+        return {}
+    return {"partial_rotary_factor": facts.count("rope.dimension_count", default=dim, most=dim) / dim}
 
 
 def _rope(facts: Facts) -> Settings:
@@ -246,6 +350,9 @@ def _rope(facts: Facts) -> Settings:
     if kind == "yarn":
         found["original_max_position_embeddings"] = facts.count("rope.scaling.original_context_length")
         found["truncate"] = facts.name != "gpt-oss"  # as its configuration says, and no file does
+        stretch = read.number(facts.key("rope.scaling.yarn_log_multiplier"), default=0.0)
+        if stretch:  # written as a tenth of what both mscale keys of the configuration are
+            found["mscale"] = found["mscale_all_dim"] = float(np.float32(stretch) / np.float32(0.1))
         for beta in ("beta_fast", "beta_slow"):
             value = read.number(facts.key(f"rope.scaling.yarn_{beta}"), default=None)
             found |= {} if value is None else {beta: value}
@@ -275,6 +382,8 @@ class Tensors:
                 "ignoring it could give wrong answers"
             )
         prefix, suffix = f"model.layers.{int(match['layer'])}", match["suffix"]
+        if match["part"] == "exp_probs_b":  # the bias is all there is of it
+            suffix = "weight"
         if "{}" in name:
             return self._experts(f"{prefix}.{name}.{suffix}", path, tensor)
         if match["part"] == "ffn_gate_inp_shexp" and len(tensor.shape) == 1:

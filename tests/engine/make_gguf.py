@@ -26,7 +26,10 @@ from tests.engine.gguf.writer import config_of, gguf_bytes, metadata_of, write_f
 
 HERE = Path(__file__).parent / "gguf"
 FORMATS = ("F32", "F16", "Q8_0", "Q4_0")
-FOLDERS = ("olmoe", "qwen3_moe", "qwen3_moe-yarn", "qwen2_moe", "mixtral", "gpt_oss-mxfp4")
+FOLDERS = (
+    "olmoe", "qwen3_moe", "qwen3_moe-yarn", "qwen2_moe", "mixtral", "gpt_oss-mxfp4", "glm4_moe", "glm4_moe-air",
+    "minimax_m2", "deepseek_v3",
+)  # fmt: skip
 POSITIONS = 5
 # llama.cpp rounds the bounds of yarn's ramp, which gpt-oss is trained without: so none here.
 CHANGES: dict[str, dict[str, Any]] = {"gpt_oss-mxfp4": {"sliding_window": 8, "rope_scaling": None}}

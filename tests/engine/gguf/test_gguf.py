@@ -36,7 +36,13 @@ CHANGES: dict[str, dict[str, Any]] = {"gpt_oss-mxfp4": {"sliding_window": 8, "ro
 CLOSE = 1e-4
 
 
-@pytest.mark.parametrize("name", ["olmoe", "qwen3_moe", "qwen3_moe-yarn", "qwen2_moe", "mixtral"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("olmoe", "qwen3_moe", "qwen3_moe-yarn", "qwen2_moe", "mixtral", "glm4_moe", "glm4_moe-air", "minimax_m2"),
+        *("deepseek_v3", "deepseek_v3-plain"),
+    ],
+)
 def test_a_file_of_f32_gives_the_answers_of_the_reference(oracle: Path, tmp_path: Path, name: str) -> None:
     write_folder(oracle / name, "F32", tmp_path / "model.gguf")
     answers = golden(oracle / name)
@@ -52,7 +58,11 @@ def test_a_file_of_f32_gives_the_answers_of_the_reference(oracle: Path, tmp_path
     [
         *((name, kind) for name in ("olmoe", "qwen3_moe") for kind in ("F32", "F16", "Q8_0", "Q4_0")),
         *((name, kind) for name in ("qwen3_moe-yarn", "qwen2_moe", "mixtral") for kind in ("F32", "Q8_0")),
-        *(("gpt_oss-mxfp4", kind) for kind in ("F32", "Q8_0")),
+        *(
+            (name, kind)
+            for name in ("gpt_oss-mxfp4", "glm4_moe", "glm4_moe-air", "minimax_m2", "deepseek_v3")
+            for kind in ("F32", "Q8_0")
+        ),
     ],
 )
 def test_logits_are_those_of_llama_cpp(oracle: Path, tmp_path: Path, name: str, kind: str) -> None:

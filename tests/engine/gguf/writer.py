@@ -24,6 +24,7 @@ from engine.weights import Shelf
 
 NUMBERS = {kind.name: number for number, kind in KINDS.items()}
 BY_MODEL_TYPE = {found.model_type: name for name, found in ARCHITECTURES.items()}
+OTHERWISE = {("glm4moe", "ffn_norm"), ("deepseek2", "post_attention_norm")}  # names that the converter does not use
 U32, F32_VALUE, ARRAY = 4, 6, 9
 BLOCK = 32
 
@@ -115,7 +116,7 @@ def metadata_of(config: Mapping[str, Any], tokenizer: Mapping[str, Any] | None =
         "attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
         "rope.freq_base": float(config["rope_theta"]),
         "rope.dimension_count": dim,
-        "expert_count": config.get("num_experts") or config["num_local_experts"],
+        "expert_count": config.get("num_experts") or config.get("num_local_experts", 0),
         "expert_used_count": config["num_experts_per_tok"],
         "vocab_size": config["vocab_size"],
     }
@@ -123,8 +124,39 @@ def metadata_of(config: Mapping[str, Any], tokenizer: Mapping[str, Any] | None =
         found["expert_shared_feed_forward_length"] = shared
     if name == "gpt-oss":
         found["attention.sliding_window"] = config["sliding_window"]
+    if name in ("glm4moe", "minimax-m2", "deepseek2"):
+        found["expert_gating_func"] = 2
+    if name in ("glm4moe", "deepseek2"):
+        found |= {
+            "leading_dense_block_count": config["first_k_dense_replace"],
+            "expert_count": config["n_routed_experts"],
+            "expert_shared_count": config["n_shared_experts"],
+            "expert_group_count": config["n_group"],
+            "expert_group_used_count": config["topk_group"],
+            "expert_weights_norm": config["norm_topk_prob"],
+            "expert_weights_scale": float(config["routed_scaling_factor"]),
+        }
+    if name == "glm4moe":
+        found["rope.dimension_count"] = int(dim * config["partial_rotary_factor"])
+    if name == "minimax-m2":
+        found["rope.dimension_count"] = config["rotary_dim"]
+    if name == "deepseek2":
+        rope, nope, rank = (config[key] for key in ("qk_rope_head_dim", "qk_nope_head_dim", "kv_lora_rank"))
+        found |= {
+            "attention.head_count_kv": 1,
+            "attention.kv_lora_rank": rank,
+            "attention.key_length": rank + rope,
+            "attention.value_length": rank,
+            "attention.key_length_mla": nope + rope,
+            "attention.value_length_mla": config["v_head_dim"],
+            "rope.dimension_count": rope,
+        }
+        if config["q_lora_rank"]:
+            found["attention.q_lora_rank"] = config["q_lora_rank"]
     scaling = config.get("rope_scaling") or {}
-    if scaling.get("rope_type") == "yarn":
+    if scaling.get("mscale_all_dim"):
+        found["rope.scaling.yarn_log_multiplier"] = 0.1 * scaling["mscale_all_dim"]
+    if "yarn" in (scaling.get("rope_type"), scaling.get("type")):
         found["rope.scaling.type"] = "yarn"
         found["rope.scaling.factor"] = float(scaling["factor"])
         found["rope.scaling.original_context_length"] = scaling["original_max_position_embeddings"]
@@ -175,14 +207,23 @@ def tensors_of(folder: Path, kind: str) -> dict[str, tuple[str, tuple[int, ...],
     family = family_of(config)
     parsed = family.parse(config)
     layout = family.experts(parsed)
-    back = {hf: ours for ours, hf in {**ARCHITECTURES[name].names, **WHOLE}.items()}
+    names = {**ARCHITECTURES[name].names, **WHOLE}
+    back = {hf: ours for ours, hf in names.items() if (name, ours) not in OTHERWISE}
     found: dict[str, tuple[str, tuple[int, ...], bytes]] = {}
     for tensor in checkpoint.tensors:
         match = re.fullmatch(r"(?:model\.layers\.(\d+)\.)?(.+?)(?:\.(weight|bias))?", tensor)
         assert match is not None
-        if ".experts." in tensor or match[2] not in back:
+        if ".experts." in tensor or family.skips(parsed, tensor):
             continue
         values = checkpoint.f32(tensor)
+        if match[2] == "self_attn.kv_b_proj":
+            by_head = values.reshape(config["num_attention_heads"], -1, config["kv_lora_rank"])
+            keys, rest = by_head[:, : config["qk_nope_head_dim"]], by_head[:, config["qk_nope_head_dim"] :]
+            found[f"blk.{match[1]}.attn_k_b.weight"] = encoded(keys.swapaxes(1, 2).copy(), kind)
+            found[f"blk.{match[1]}.attn_v_b.weight"] = encoded(rest.copy(), kind)
+            continue
+        if match[2] not in back:
+            continue
         ours = back[match[2]]
         if name == "llama" and ours in ("attn_q", "attn_k"):
             heads = config["num_attention_heads" if ours == "attn_q" else "num_key_value_heads"]
@@ -190,7 +231,8 @@ def tensors_of(folder: Path, kind: str) -> dict[str, tuple[str, tuple[int, ...],
         values = values[0] if ours == "ffn_gate_inp_shexp" else values
         plain = values.ndim == 1 or ours == "ffn_gate_inp"
         place = f"blk.{match[1]}." if match[1] else ""
-        found[f"{place}{ours}.{match[3] or 'weight'}"] = encoded(values, "F32" if plain else kind)
+        suffix = "bias" if ours == "exp_probs_b" else match[3] or "weight"
+        found[f"{place}{ours}.{suffix}"] = encoded(values, "F32" if plain else kind)
     shelf = Shelf(checkpoint)
     for layer in layout.layers:
         refs = [layout.refs(layer, expert) for expert in range(layout.experts_per_layer)]
