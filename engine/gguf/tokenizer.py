@@ -32,13 +32,23 @@ O200K = "|".join(
         r"\s+",
     )
 )
-GPT2 = None  # the pattern that the library's byte-level step has by itself
-PATTERNS: Mapping[str, str | None] = {
+DEEPSEEK = (  # one after the other
+    r"\p{N}{1,3}",
+    "[一-龥぀-ゟ゠-ヿ]+",
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+)
+GPT2 = ()  # the pattern that the library's byte-level step has by itself
+PATTERNS: Mapping[str, Sequence[str]] = {
+    "chatglm-bpe": (LLAMA3,),
+    "deepseek-v3": DEEPSEEK,
+    "glm4": (LLAMA3,),
     "gpt-2": GPT2,
-    "gpt-4o": O200K,
-    "llama-bpe": LLAMA3,
+    "gpt-4o": (O200K,),
+    "llama-bpe": (LLAMA3,),
+    "minimax-m2": (O200K,),
     "olmo": GPT2,
-    "qwen2": QWEN,
+    "qwen2": (QWEN,),
 }
 COMPOSED = ("qwen2", "olmo")  # their tokenizers compose characters first (NFC)
 IGNORES_MERGES = ("gpt-4o", "llama-bpe")  # a word that is a token as a whole is not built by merges
@@ -106,13 +116,10 @@ def _gpt2(path: str, metadata: Mapping[str, Any], tokens: Sequence[str]) -> Libr
         merges.append((left, right))
     vocabulary = {token: ident for ident, token in enumerate(tokens)}
     library = _bpe(path, vocabulary, merges, ignore_merges=words in IGNORES_MERGES)
-    pattern = PATTERNS[words]
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern is None)
-    library.pre_tokenizer = (
-        byte_level
-        if pattern is None
-        else pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"), byte_level])
-    )
+    patterns = PATTERNS[words]
+    splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not patterns)
+    library.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level]) if splits else byte_level
     if words in COMPOSED:
         library.normalizer = normalizers.NFC()
     library.decoder = decoders.ByteLevel()

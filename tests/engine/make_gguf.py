@@ -106,9 +106,10 @@ def words(folder: Path) -> None:
 
 
 def main(oracle: Path, names: Sequence[str]) -> None:
-    """Writes the files."""
-    words(oracle / "qwen3_moe")
-    for name in names:
+    """Writes the files: those of the named folders, or "words", or all."""
+    if not names or "words" in names:
+        words(oracle / "qwen3_moe")
+    for name in [name for name in names if name != "words"] or (FOLDERS if not names else ()):
         prompt = load_file(oracle / name / "golden.safetensors")["prompt"].tolist()
         positions = np.linspace(0, len(prompt) - 1, POSITIONS).round().astype(np.int32)
         arrays: dict[str, Array] = {"prompt": np.array(prompt, np.int32), "positions": positions}
@@ -122,4 +123,4 @@ def main(oracle: Path, names: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:] or FOLDERS)
+    main(Path(sys.argv[1]), sys.argv[2:])

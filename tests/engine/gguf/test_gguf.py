@@ -22,7 +22,14 @@ from engine.gguf.tokenizer import PATTERNS, tokenizer_files
 from engine.source import DirectorySource
 from engine.tokenizer import Tokenizer
 from engine.weights import Shelf, storage
-from tests.engine.gguf.writer import gguf_bytes, metadata_of, tensors_of, tokenizer_of, write_folder
+from tests.engine.gguf.writer import (
+    config_of,
+    gguf_bytes,
+    metadata_of,
+    tensors_of,
+    tokenizer_of,
+    write_folder,
+)
 from tests.engine.reference import feed, golden, opened
 
 HERE = Path(__file__).parent
@@ -73,6 +80,59 @@ def test_logits_are_those_of_llama_cpp(oracle: Path, tmp_path: Path, name: str, 
         engine = Engine.open(source, Options(weights="native"))
         logits = feed(engine, engine.model.new_state(), prompt.tolist())[positions]
         assert np.abs(logits - expected).max() <= CLOSE
+
+
+def logits_of(path: Path, prompt: list[int]) -> Any:
+    with DirectorySource(path) as source:
+        engine = Engine.open(source, Options(weights="native"))
+        return feed(engine, engine.model.new_state(), prompt)
+
+
+def test_multi_token_prediction_is_left_out(oracle: Path, tmp_path: Path) -> None:
+    folder, file = oracle / "glm4_moe", tmp_path / "model.gguf"
+    tensors, metadata = tensors_of(folder, "F32"), metadata_of(config_of(folder, {}))
+    file.write_bytes(gguf_bytes(metadata, tensors))
+    expected = logits_of(file, golden(folder).prompt)
+    beyond = {
+        **{f"blk.4.{name[6:]}": tensor for name, tensor in tensors.items() if name.startswith("blk.3.")},
+        **{
+            f"blk.4.nextn.{part}.weight": ("F32", (64, 64), bytes(64 * 64 * 4))
+            for part in ("eh_proj", "embed_tokens", "enorm", "hnorm", "shared_head_head", "shared_head_norm")
+        },
+    }
+    said = {"glm4moe.block_count": 5, "glm4moe.nextn_predict_layers": 1}
+    file.write_bytes(gguf_bytes({**metadata, **said}, {**tensors, **beyond}))
+    np.testing.assert_array_equal(logits_of(file, golden(folder).prompt), expected)
+
+
+def test_latent_attention_of_older_files_has_its_keys_and_values_in_one_matrix(
+    oracle: Path, tmp_path: Path
+) -> None:
+    folder, file = oracle / "deepseek_v3", tmp_path / "model.gguf"
+    tensors, metadata = tensors_of(folder, "F32"), metadata_of(config_of(folder, {}))
+    with DirectorySource(folder) as source:
+        checkpoint = Checkpoint.open(source)
+        for layer in range(4):
+            del tensors[f"blk.{layer}.attn_k_b.weight"], tensors[f"blk.{layer}.attn_v_b.weight"]
+            values = checkpoint.f32(f"model.layers.{layer}.self_attn.kv_b_proj.weight")
+            tensors[f"blk.{layer}.attn_kv_b.weight"] = ("F32", values.shape, values.tobytes())
+    metadata["deepseek2.attention.key_length"] = metadata.pop("deepseek2.attention.key_length_mla")
+    metadata["deepseek2.attention.value_length"] = metadata.pop("deepseek2.attention.value_length_mla")
+    file.write_bytes(gguf_bytes(metadata, tensors))
+    answers = golden(folder)
+    assert np.abs(logits_of(file, answers.prompt) - answers.logits).max() <= answers.atol
+
+
+def test_deepseek_v2_is_refused_by_name(oracle: Path, tmp_path: Path) -> None:
+    folder, file = oracle / "deepseek_v3", tmp_path / "model.gguf"
+    metadata = metadata_of(config_of(folder, {}))
+    for said in ({}, {"deepseek2.expert_gating_func": 1}):
+        del metadata["deepseek2.expert_gating_func"]
+        metadata |= said
+        file.write_bytes(gguf_bytes(metadata, tensors_of(folder, "F16")))
+        with DirectorySource(file) as source, pytest.raises(ConfigError, match="expert_gating_func"):
+            Checkpoint.open(source)
+        metadata["deepseek2.expert_gating_func"] = 2
 
 
 @pytest.mark.parametrize("words", PATTERNS)
