@@ -201,22 +201,27 @@ class Scheduler:
             return Load(self.slots, self._running, len(self._waiting), kept)
 
     def _loop(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(self._has_work)
-                if self._ends:
-                    return
-                self._forget_dropped()
-                self._drop_ended()
-                starting = self._next_runs()
-            for run in starting:
-                self._start(run)
-            for desk in list(self._desks.values()):
-                if desk.replies:
-                    self._step(desk)
-            self._wake()
-            with self._changed:
-                self._running = sum(len(desk.replies) for desk in self._desks.values())
+        while self._turn():
+            pass
+
+    def _turn(self) -> bool:
+        """Waits for work and does a step of it; False at the end. While it waits it holds on to no run or model."""
+        with self._changed:
+            self._changed.wait_for(self._has_work)
+            if self._ends:
+                return False
+            self._forget_dropped()
+            self._drop_ended()
+            starting = self._next_runs()
+        for run in starting:
+            self._start(run)
+        for desk in list(self._desks.values()):
+            if desk.replies:
+                self._step(desk)
+        self._wake()
+        with self._changed:
+            self._running = sum(len(desk.replies) for desk in self._desks.values())
+        return True
 
     def _tell(self, run: Run, event: RunEvent) -> None:
         run.tell(event)

@@ -1,9 +1,12 @@
 """Who may ask and how much: keys, hosts, sites, limits; and what hundreds of bad requests leave behind."""
 
+import gc
 import json
+import os
 import random
+import resource
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,8 +15,10 @@ import pytest
 
 from swarm.api.app import Rules
 from swarm.api.server import Settings
+from swarm.api.service import Replies
 from tests.api.stage import Scripts, ask, idle, in_process, says, until
 
+REQUESTS = int(os.environ.get("SWARM_TEST_REQUESTS", "300"))
 KEY = "correct horse battery"
 
 
@@ -128,7 +133,21 @@ def test_a_full_queue_is_said_so(oracle: Path) -> None:
         assert refused[0].json()["error"]["type"] == "rate_limit_error"
 
 
-def test_hundreds_of_bad_requests_leave_nothing_behind(oracle: Path) -> None:
+def resident_bytes() -> int:
+    """Memory of this process, which is the server and its clients; 0 where Linux does not tell."""
+    pages = Path("/proc/self/statm")
+    return int(pages.read_text().split()[1]) * resource.getpagesize() if pages.exists() else 0
+
+
+def under_way() -> int:
+    """Replies that are still held by anything."""
+    gc.collect()
+    return sum(isinstance(thing, Replies) for thing in gc.get_objects())
+
+
+def test_hundreds_of_bad_requests_leave_nothing_behind(
+    oracle: Path, record_property: Callable[[str, object], None]
+) -> None:
     luck = random.Random(7)
     good = json.dumps(says("x", max_tokens=30, stream=True)).encode()
 
@@ -166,11 +185,19 @@ def test_hundreds_of_bad_requests_leave_nothing_behind(oracle: Path) -> None:
     rules = Rules(body_bytes=10_000)
     with in_process(library(oracle), Settings(slots=4, most_waiting=1000, rules=rules)) as url:
         ask(url, says("x", max_tokens=1))
+        seeds = [luck.randrange(1 << 30) for _ in range(REQUESTS)]
         with ThreadPoolExecutor(12) as pool:
-            statuses = list(pool.map(one, [luck.randrange(1 << 30) for _ in range(300)]))
+            statuses = list(pool.map(one, seeds[: REQUESTS // 3]))
+            until(lambda: idle(url))
+            warm_bytes = resident_bytes()
+            statuses += pool.map(one, seeds[REQUESTS // 3 :])
         assert set(statuses) <= {0, 200, 400, 404, 413}
-        assert statuses.count(200) > 30
-        until(lambda: idle(url))
+        assert statuses.count(200) > REQUESTS // 10
+        until(lambda: idle(url) and not under_way())
+        grown_bytes = resident_bytes() - warm_bytes
+        record_property("grown_bytes", grown_bytes)
+        print(f"{REQUESTS} requests; {grown_bytes / 1e6:.1f} MB more since {REQUESTS // 3} of them")
+        assert grown_bytes < 48 << 20
         counted = httpx2.get(url + "/metrics").text
         assert 'status="500"' not in counted
         whole = ask(url, says("x")).json()
