@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+from swarm.system import words_of_system
 from tui import report
 from tui.backend import Ask, Backend, Donation, Turn
 from tui.cleaner import clean, clean_line
@@ -62,7 +63,7 @@ class Controller:
         except (CommandError, ConversationError) as error:
             self._view.say(str(error), "error")
         except OSError as error:
-            self._view.say(f"That did not work: {clean_line(str(error))}.", "error")
+            self._view.say(f"That did not work: {clean_line(words_of_system(error))}.", "error")
 
     def ask(self, text: str) -> None:
         """Send a message."""
@@ -113,7 +114,7 @@ class Controller:
         try:
             self.shelf.save(self.name, self.conversation)
         except OSError as error:
-            problem = clean_line(str(error))
+            problem = clean_line(words_of_system(error))
             self._view.say(
                 f"The conversation could not be saved: {problem}. /export FILE writes it.", "error"
             )

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from typing import Any, TextIO, TypeVar
 
 from swarm.peers.settings import load_remembered
+from swarm.system import words_of_system
 from tui import report, tables
 from tui.backend import Ask, Backend
 from tui.cleaner import clean, clean_line
@@ -159,7 +160,8 @@ class Lines:
                 self.say(clean_line(event.text))
             case Failed():
                 self.failed = True
-                self.say(clean(event.message), "error")
+                if not self.options.json:  # there it stands already
+                    self.say(clean(event.message), "error")
             case _:
                 pass
 
@@ -170,7 +172,8 @@ class Lines:
             self._errors.write(f"\r\x1b[K{describe(progress)}")
             self._errors.flush()
         elif progress.phase != self._phase and not self._prompt:
-            self._errors.write(describe(progress) + "\n")
+            begun = Progress(progress.phase, detail=progress.detail)  # how far it is would soon be old
+            self._errors.write(describe(begun) + "\n")
         self._phase = progress.phase
 
     def _end_progress(self) -> None:
@@ -219,7 +222,9 @@ class Lines:
         """Do it now."""
         try:
             result = work(self._backend)
-        except (ValueError, OSError, RuntimeError) as error:
+        except OSError as error:
+            self.say(f"{words_of_system(error)}.", "error")
+        except (ValueError, RuntimeError) as error:
             self.say(str(error), "error")
         else:
             then(result)

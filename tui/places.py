@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from engine.errors import EngineError
 from swarm.errors import SwarmError
+from swarm.system import words_of_system
 from tui import discovery
 from tui.backend import Ask, Backend, Donation
 from tui.compiling import CompileWatch
@@ -149,8 +150,10 @@ def _guarded(work: Callable[[Emit], None], is_away: Callable[[BaseException], bo
     def run() -> None:
         try:
             work(events.put)
-        except (EngineError, SwarmError, NotThere, OSError) as error:
+        except (EngineError, SwarmError, NotThere) as error:
             events.put(Failed(str(error), is_away(error)))
+        except OSError as error:
+            events.put(Failed(f"{words_of_system(error)}.", is_away(error)))
         except MemoryError:
             events.put(Failed("This machine has too little memory for that model; a smaller one may fit."))
         finally:

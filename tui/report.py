@@ -80,8 +80,9 @@ def donation(view: DonationView) -> str:
         lent.append(f"{format_bytes(view.disk_bytes)} of disk")
     if view.ram_bytes:
         lent.append(f"{format_bytes(view.ram_bytes)} of memory")
-    served = f"{format_count(view.served_calls)} calls, {format_bytes(view.served_bytes)} served"
-    parts = [f"Lending {' and '.join(lent) or view.kind}", view.state, served, clean_line(view.detail, 100)]
+    served = [f"{format_count(view.served_calls)} calls answered"] if view.served_calls else []
+    served += [f"{format_bytes(view.served_bytes)} served"] if view.served_bytes else []
+    parts = [f"Lending {' and '.join(lent) or view.kind}", view.state, *served, clean_line(view.detail, 100)]
     return " · ".join(part for part in parts if part)
 
 

@@ -17,6 +17,7 @@ from engine.sampling import Sampling as EngineSampling
 from engine.sampling import preferred
 from engine.template import Message
 from swarm.errors import SwarmError
+from swarm.system import words_of_system
 from tui import messages
 from tui.backend import Ask, Turn
 from tui.messages import EndReason, Event, Failed, Phase
@@ -66,7 +67,10 @@ class Speaker:
         try:
             yield from self._answer(request)
         except OSError as error:
-            yield Failed(f"{error}. The bytes that are missing are tried again with the next question.", True)
+            yield Failed(
+                f"{words_of_system(error)}. The bytes that are missing are tried again with the next question.",
+                True,
+            )
         except (EngineError, SwarmError) as error:
             yield Failed(str(error))
         except MemoryError:

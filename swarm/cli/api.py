@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from swarm.cli.asking import asking_options
-from swarm.cli.options import DIRECTORY, SIZE, parse_target, swarm_options, weights_options
+from swarm.cli.asking import NO_TOKEN_NEEDED, asking_options
+from swarm.cli.options import DIRECTORY, SIZE, Whole, parse_target, swarm_options, weights_options
 
 if TYPE_CHECKING:
     from swarm.api.server import Settings
@@ -28,21 +28,17 @@ FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Where to listen; 0.0.0.0 is everywhere."
 )
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any free one."
-)
+@click.option("--port", type=Whole(0, 65535), default=8000, show_default=True, help="0: any free one.")
 @click.option(
     "--api-key",
     metavar="KEY",
     envvar="SWARM_API_KEY",
     help="Key that every request must show (or SWARM_API_KEY).",
 )
-@click.option(
-    "--slots", type=click.IntRange(1, 256), default=8, show_default=True, help="Replies made at once."
-)
+@click.option("--slots", type=Whole(1, 256), default=8, show_default=True, help="Replies made at once.")
 @click.option(
     "--queue",
-    type=click.IntRange(min=0),
+    type=Whole(min=0),
     default=64,
     show_default=True,
     help="Requests that may wait beyond.",
@@ -99,6 +95,8 @@ def command(
     target = parse_target(invite, tracker)
     if target and local:
         raise click.UsageError("Give a swarm or --local DIR, not both.")
+    if token is not None and local:
+        raise click.UsageError(NO_TOKEN_NEEDED)
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key belong together; give both.")
     if trace is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from swarm.cli.asking import NOBODY_TO_TRACE, asking_options
+from swarm.cli.asking import NO_TOKEN_NEEDED, NOBODY_TO_TRACE, asking_options
 from swarm.cli.options import DIRECTORY, parse_target, sampling_options, swarm_options, weights_options
 
 
@@ -63,6 +63,8 @@ def command(
     target = parse_target(invite, tracker)
     if target and local:
         raise click.UsageError("Give a swarm or --local DIR, not both.")
+    if token is not None and local:
+        raise click.UsageError(NO_TOKEN_NEEDED)
     if trace is not None and (local or offline):
         raise click.UsageError(NOBODY_TO_TRACE)
     options = Options(

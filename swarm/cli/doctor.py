@@ -2,7 +2,7 @@
 
 import click
 
-from swarm.cli.options import swarm_options
+from swarm.cli.options import Whole, swarm_options
 
 MARKS = {"good": "ok", "note": "note", "bad": "FAILS"}
 
@@ -10,7 +10,7 @@ MARKS = {"good": "ok", "note": "note", "bad": "FAILS"}
 @click.command("doctor", short_help="Look for what could keep Swarm from working here.")
 @swarm_options
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=7300, show_default=True, help="Where this would listen."
+    "--port", type=Whole(0, 65535), default=7300, show_default=True, help="Where this would listen."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 @click.pass_context

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from swarm.cli.options import SIZE, metrics_option, parse_target, swarm_options
+from swarm.cli.options import SIZE, Whole, metrics_option, parse_target, swarm_options
 
 if TYPE_CHECKING:
     from engine.numerics import Weights
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 KINDS = ("compute", "disk")
 INTERRUPTED = 130
+LEAST_DISK_BYTES = 1 << 20
 
 
 @click.group("donate", short_help="Lend compute or disk to a swarm.")
@@ -27,7 +28,7 @@ def listening_options(function: "click.decorators.FC") -> "click.decorators.FC":
     for add in reversed(
         (
             click.option("--model", metavar="NAME", help="Which model, where the swarm has several."),
-            click.option("--port", type=click.IntRange(0, 65535), default=0, help="By default any free one."),
+            click.option("--port", type=Whole(0, 65535), default=0, help="By default any free one."),
             click.option("--listen", metavar="HOST", help="Listen at this address only; by default at all."),
             click.option("--advertise", metavar="HOST[:PORT]", help="Where others reach this machine."),
             click.option(
@@ -50,7 +51,7 @@ def listening_options(function: "click.decorators.FC") -> "click.decorators.FC":
     "--experts", default="auto", metavar="auto|N", help="How many experts to hold; auto: what fits."
 )
 @click.option("--ram", type=SIZE, metavar="SIZE", help="Memory for experts; by default most of what is free.")
-@click.option("--threads", type=click.IntRange(min=1), help="By default one a core.")
+@click.option("--threads", type=Whole(min=1), help="By default one a core.")
 @click.option(
     "--weights", type=click.Choice(["auto", "native", "q8", "q4"]), default="auto", show_default=True,
     help="Number format; those who chat must use the same.",
@@ -119,6 +120,8 @@ def disk(
     from swarm.cli.donating import Request, lend_disk, listening_at
     from swarm.cli.joining import where
 
+    if size < LEAST_DISK_BYTES:
+        raise click.UsageError("--size must be 2MB at least: a model's bytes are kept in pieces of a MiB.")
     place = listening_at(listen, port, advertise, relay)
     request = Request(where(parse_target(invite, tracker), token), model, place, as_json, metrics)
     if not trio.run(lend_disk, request, size):

@@ -122,6 +122,8 @@ def _report(error: BaseException) -> int:
     problem = explain(error)
     if problem.output_lost:
         drop_output()
+    if problem.help:
+        click.echo(problem.help, err=True)
     if problem.text:
         say(f"swarm: {problem.text}")
     return problem.exit_code

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from swarm.cli.options import DIRECTORY
+from swarm.cli.options import DIRECTORY, Whole
 
 KEY = click.option(
     "--key", "key_file", type=DIRECTORY, metavar="FILE", help="The operator's key; by default this machine's."
@@ -84,12 +84,10 @@ def retire(key_file: Path | None) -> None:
     "--out", required=True, type=DIRECTORY, metavar="FILE", help="Where the signed model is written."
 )
 @click.option("--name", metavar="NAME", help="The model's name in the swarm; by default the directory's.")
-@click.option(
-    "--days", type=click.IntRange(1, 3650), default=60, show_default=True, help="How long it counts."
-)
+@click.option("--days", type=Whole(1, 3650), default=60, show_default=True, help="How long it counts.")
 @click.option(
     "--manifest-version",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     default=1,
     metavar="N",
     help="Sign at least this version.",

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from swarm.cli.asking import NOBODY_TO_TRACE, Asking, asking_options, say_summary
-from swarm.cli.options import DIRECTORY, check_writable, parse_target, swarm_options, weights_options
+from swarm.cli.asking import NO_TOKEN_NEEDED, NOBODY_TO_TRACE, Asking, asking_options, say_summary
+from swarm.cli.options import DIRECTORY, Whole, check_writable, parse_target, swarm_options, weights_options
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,7 +36,7 @@ MAX_IDS_BYTES = 64 << 20
     help="Where the logits go: float32 [positions, vocabulary].",
 )  # fmt: skip
 @click.option(
-    "--greedy", type=click.IntRange(min=0), default=0, metavar="N",
+    "--greedy", type=Whole(min=0), default=0, metavar="N",
     help="Also print the N likeliest next tokens, each fed back.",
 )  # fmt: skip
 @weights_options
@@ -71,6 +71,8 @@ def command(
     target = parse_target(invite, tracker)
     if (local is None) == (target is None and not offline):
         raise click.UsageError("Give either a swarm (INVITE or --tracker) or --local DIR.")
+    if token is not None and local is not None:
+        raise click.UsageError(NO_TOKEN_NEEDED)
     if trace is not None and (local is not None or offline):
         raise click.UsageError(NOBODY_TO_TRACE)
     ids = read_ids(ids_file)

@@ -119,17 +119,17 @@ def weights_options(command: Command) -> Command:
 
 def sampling_options(command: Command) -> Command:
     """Sampling; what is not given comes from the model's own generation config."""
-    positive = click.IntRange(min=1)
+    positive = Whole(min=1)
     for add in reversed(
         (
             click.option("--temperature", type=Number(min=0), help="0 always takes the likeliest token."),
             click.option(
                 "--top-p", type=Number(0, 1, min_open=True), help="Least share of probability kept."
             ),
-            click.option("--top-k", type=click.IntRange(min=0), help="Number of tokens kept; 0: all."),
+            click.option("--top-k", type=Whole(min=0), help="Number of tokens kept; 0: all."),
             click.option("--min-p", type=Number(0, 1), help="Keep tokens this likely beside the likeliest."),
             click.option("--repeat-penalty", type=Number(min=0, min_open=True), help="1: none."),
-            click.option("--seed", type=click.IntRange(min=0), help="Makes sampling repeatable."),
+            click.option("--seed", type=Whole(min=0), help="Makes sampling repeatable."),
             click.option("--max-tokens", type=positive, help="Longest reply."),
         )
     ):
@@ -164,4 +164,20 @@ def metrics_option(command: Command) -> Command:
     )(command)
 
 
-DIRECTORY = click.Path(path_type=Path)
+class Named(click.Path):
+    """A path; an empty one names nothing, rather than the directory one is in."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path; a usage error when there is none."""
+        if value == "":
+            self.fail("it is empty; name a file or directory.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Whole(click.IntRange):
+    """A whole number within bounds."""
+
+    name = "number"
+
+
+DIRECTORY = Named(path_type=Path)

@@ -1,10 +1,9 @@
 """What went wrong, in one line for the user: pure functions from an exception to its text and exit code.
 
-Errors of ours carry culprit and remedy already. What the operating system says is put into words here, with
-the remedy where there is one. Anything else is a fault of ours and says so.
+Errors of ours carry culprit and remedy already, and `swarm.system` has words for what the operating system says.
+Anything else is a fault of ours and says so.
 """
 
-import errno
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,22 +12,9 @@ import click
 
 from swarm.cli.streams import OutputLost
 from swarm.errors import SwarmError, clean_text
+from swarm.system import words_of_system
 
 FAILED, USAGE, OUR_FAULT, INTERRUPTED = 1, 2, 70, 130
-REMEDIES = {
-    errno.ENOSPC: "the disk is full; free some space, or some of Swarm's own with `swarm cache gc`",
-    errno.EDQUOT: "your disk quota is used up; free some space, or some of Swarm's own with `swarm cache gc`",
-    errno.EACCES: "permission denied; check its owner and mode",
-    errno.EPERM: "not permitted; check its owner and mode",
-    errno.ENOENT: "no such file or directory",
-    errno.ENOTDIR: "a part of that path is a file and no directory; choose another place",
-    errno.EISDIR: "that is a directory; name a file",
-    errno.EROFS: "the file system is read-only; choose another place",
-    errno.EMFILE: "too many open files; raise the limit with `ulimit -n`",
-    errno.EADDRINUSE: "that port is taken; choose another with --port",
-    errno.EADDRNOTAVAIL: "this machine has no such address",
-    errno.ENOMEM: "out of memory",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +25,8 @@ class Problem:
     exit_code: int
     output_lost: bool = False
     """Standard output takes nothing more."""
+    help: str = ""
+    """How a command is used that was given nothing to do; printed as it is."""
 
 
 def explain(error: BaseException) -> Problem:
@@ -51,9 +39,13 @@ def explain(error: BaseException) -> Problem:
             return Problem("", leaf.exit_code)
         case click.Abort():
             return Problem("", INTERRUPTED)
+        case click.exceptions.NoArgsIsHelpError():
+            return Problem("", USAGE, help=leaf.format_message())
         case click.UsageError():
             command = leaf.ctx.command_path if leaf.ctx else "swarm"
-            return Problem(_one_line(f"{leaf.format_message()} Try `{command} --help`."), USAGE)
+            said = leaf.format_message().rstrip()
+            stop = "" if said.endswith((".", "?")) else "."
+            return Problem(_one_line(f"{said}{stop} Try `{command} --help`."), USAGE)
         case OutputLost() if leaf.reader_left:
             return Problem("", 0, output_lost=True)  # whoever reads knows enough, which is no failure of ours
         case OutputLost():
@@ -63,7 +55,7 @@ def explain(error: BaseException) -> Problem:
         case SwarmError():
             return Problem(_one_line(str(leaf)), FAILED)
         case OSError():
-            return Problem(_one_line(_system(leaf)), FAILED)
+            return Problem(_one_line(words_of_system(leaf)), FAILED)
         case MemoryError():
             return Problem("out of memory; a smaller --expert-ram or --weights q4 needs less", FAILED)
     if _is_engine_error(leaf):
@@ -74,13 +66,6 @@ def explain(error: BaseException) -> Problem:
 
 def _one_line(text: str) -> str:
     return clean_text(" ".join(text.split()))
-
-
-def _system(error: OSError) -> str:
-    place = f"{error.filename}: " if error.filename is not None else ""
-    if error.errno is not None and error.errno in REMEDIES:
-        return place + REMEDIES[error.errno]
-    return place + (error.strerror or str(error) or type(error).__name__)
 
 
 def _is_engine_error(error: BaseException) -> bool:

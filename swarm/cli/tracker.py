@@ -4,16 +4,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from swarm.cli.options import metrics_option
+from swarm.cli.options import Whole, metrics_option
 
 if TYPE_CHECKING:
     from swarm.wire.address import Address
 
 
 @click.command("tracker", short_help="Run a tracker that serves no model itself.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=7300, show_default=True, help="0: any free one."
-)
+@click.option("--port", type=Whole(0, 65535), default=7300, show_default=True, help="0: any free one.")
 @click.option("--listen", metavar="HOST", help="Listen at this address only; by default at all.")
 @click.option("--advertise", metavar="HOST[:PORT]", help="Where others reach this machine, for the invite.")
 @click.option(

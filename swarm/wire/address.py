@@ -51,6 +51,9 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
     stripped = text.strip()
     if not stripped:
         raise BadAddress(text=text, reason="it is empty")
+    if "://" in stripped:
+        protocol = stripped.partition("://")[0]
+        raise BadAddress(text=text, reason=f"{protocol}:// does not belong to it, nor what follows a slash")
     if stripped.startswith("["):
         host, closed, rest = stripped[1:].partition("]")
         if not closed:

@@ -41,6 +41,14 @@ def test_unknown_commands_and_options_are_wrong_usage(capsys: pytest.CaptureFixt
     assert "swarm completion --help" in lines[1]
 
 
+def test_a_group_without_a_command_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["key"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("Usage: swarm key")
+    assert "\n  rotate " in captured.err
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
     assert capsys.readouterr().out.startswith("swarm ")

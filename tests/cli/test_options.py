@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 import pytest
 
-from swarm.cli.options import SIZE, Number, check_writable, parse_target
+from swarm.cli.options import DIRECTORY, SIZE, Number, check_writable, parse_target
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,12 @@ def test_a_swarm_is_named_once() -> None:
 def test_what_is_no_number_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
         Number(min=0).convert(text, None, None)
+
+
+def test_an_empty_path_names_nothing() -> None:
+    assert DIRECTORY.convert("here", None, None) == Path("here")
+    with pytest.raises(click.BadParameter):
+        DIRECTORY.convert("", None, None)
 
 
 def test_a_file_that_cannot_be_written_is_named_with_its_option(tmp_path: Path) -> None:

@@ -180,6 +180,7 @@ def test_what_was_due_to_a_lie_is_replaced_and_the_liar_named(home: Path) -> Non
         (at,) = (at for at, line in enumerate(lines) if "Peer 4 is left out from now on" in line)
         assert "thought" in lines[at + 2], "one blank line above and below it"
         assert "Which colour?" in lines[at - 2]
+        assert "corrected" in app.chat.status.news
         turn = app.chat.controller.conversation.turns[-1]
         assert (turn.text, turn.reasoning) == ("The sky is blue.", "Hm, ")
 

@@ -104,7 +104,7 @@ def test_coverage_bans_and_donation_in_words() -> None:
     assert report.bans(SwarmView(bans=(Ban(3, "lied\x07"),))).rows == [["3", "lied␇"]]
     assert "lends nothing" in report.donation(DonationView())
     said = report.donation(DonationView("both", "paused", 2_000_000_000, 1_000_000_000, 12, 3_000))
-    assert said == "Lending 2.0 GB of disk and 1.0 GB of memory · paused · 12 calls, 3.0 kB served"
+    assert said == "Lending 2.0 GB of disk and 1.0 GB of memory · paused · 12 calls answered · 3.0 kB served"
 
 
 def test_stats_and_footer() -> None:

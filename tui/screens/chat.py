@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.timer import Timer
 
+from swarm.system import words_of_system
 from tui import document, report
 from tui.backend import Ask, Backend
 from tui.cleaner import clean, clean_line
@@ -142,6 +143,7 @@ class ChatScreen(Talk):
                 case Retracted():
                     if self._collected.take_back(event):
                         self.transcript.take_back(self._collected.reasoning, self._collected.text)
+                        self.tell("The reply is corrected: what a liar had changed is said anew.")
                 case Progress():
                     self.status.progress = event
                     self.refresh_status()
@@ -231,7 +233,9 @@ class ChatScreen(Talk):
         async def wait() -> None:
             try:
                 result = await self.swarm_app.bridge.call(work)
-            except (ValueError, OSError, RuntimeError) as error:
+            except OSError as error:
+                self.say(f"{words_of_system(error)}.", "error")
+            except (ValueError, RuntimeError) as error:
                 self.say(str(error), "error")
             else:
                 then(result)
