@@ -9,8 +9,10 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
+import trio
 
 from engine.errors import EngineError
 from engine.expert_bank import ExpertBank
@@ -24,10 +26,13 @@ from swarm.trust.receipts import give_receipt, reply_digest, request_digest
 from swarm.wire.holdings import ExpertLayout, IndexSet
 from swarm.wire.keys import KeyPair
 from swarm.wire.messages.experts import ExpertOutputs, ExpertsOpen, OpenExperts, RunExperts, RunManyExperts
-from swarm.wire.rpc import Buffer, Busy, Handlers, Peer
+from swarm.wire.rpc import Buffer, Busy, Handlers, Peer, Prompt
 
 PAUSED_HINT_S = 10.0
 SHORT_S = 0.004
+MOST_PAIRS_AT_ONCE = 64
+MOST_BYTES_AT_ONCE = 60_000
+"""Outputs that fit one record of the wire."""
 
 
 class NoExpertsHere(SwarmError):
@@ -121,7 +126,8 @@ class Executor:
 
     def handlers(self) -> Handlers:
         """What to merge into `rpc.serve`."""
-        return {OpenExperts: self._open, RunExperts: self._run, RunManyExperts: self._run}
+        run = Prompt(self._run, self._run_at_once)
+        return {OpenExperts: self._open, RunExperts: run, RunManyExperts: run}
 
     async def drain(self) -> None:
         """Takes no further calls, and waits until those in the queue are answered."""
@@ -140,6 +146,33 @@ class Executor:
         raise NoExpertsHere()
 
     async def _run(self, caller: Peer, message: RunExperts, payload: Buffer) -> tuple[ExpertOutputs, bytes]:
+        bank, work = self._checked(message, payload)
+        async with self.turns.turn(caller.key):
+            compute = partial(self._compute, bank, message, payload, work)
+            answer = compute() if self._is_short(bank, work) else await self.thread.run(compute)
+        self._done(caller, work)
+        return answer
+
+    def _run_at_once(
+        self, caller: Peer, message: RunExperts, payload: Buffer
+    ) -> tuple[ExpertOutputs, bytes] | None:
+        """The answer to a call that is short in every way and need not wait for its turn."""
+        if self.turns.busy or message.pairs > MOST_PAIRS_AT_ONCE:
+            return None
+        bank, work = self._checked(message, payload)
+        if (
+            not self._is_short(bank, work)
+            or len(work) * bank.form(work.layer).output_bytes > MOST_BYTES_AT_ONCE
+        ):
+            return None
+        started = trio.current_time()
+        answer = self._compute(bank, message, payload, work)
+        self.turns.took(trio.current_time() - started)
+        self._done(caller, work)
+        return answer
+
+    def _checked(self, message: RunExperts, payload: Buffer) -> tuple[Bank, Work]:
+        """What a call asks for. Raises SwarmError when it is refused."""
         try:
             if self.paused:
                 raise Busy(what="This executor, which its owner has paused,", retry_after_s=PAUSED_HINT_S)
@@ -152,23 +185,25 @@ class Executor:
         except SwarmError:
             self.done.refused += 1
             raise
+        return bank, work
 
-        def compute() -> tuple[ExpertOutputs, bytes]:
-            started = time.perf_counter()
+    def _compute(
+        self, bank: Bank, message: RunExperts, payload: Buffer, work: Work
+    ) -> tuple[ExpertOutputs, bytes]:
+        """Runs a call. Raises ExpertsNotHere."""
+        started = time.perf_counter()
+        try:
             outputs = bank.experts.run(work.layer, work.rows, work.expert, work.row)
-            self._measure(bank, work, time.perf_counter() - started)
-            reply = encode_outputs(outputs)
-            return self._signed(bank.profile, message, payload, reply), reply
+        except EngineError as error:
+            raise ExpertsNotHere(reason=error) from error
+        self._measure(bank, work, time.perf_counter() - started)
+        reply = encode_outputs(outputs)
+        return self._signed(bank.profile, message, payload, reply), reply
 
-        async with self.turns.turn(caller.key):
-            try:
-                answer = compute() if self._is_short(bank, work) else await self.thread.run(compute)
-            except EngineError as error:
-                raise ExpertsNotHere(reason=error) from error
+    def _done(self, caller: Peer, work: Work) -> None:
         self.done.calls += 1
         self.done.pairs += len(work)
         self.done.clients.add(caller.key)
-        return answer
 
     def _is_short(self, bank: Bank, work: Work) -> bool:
         """Whether a call takes no longer than the way to another thread is worth; it runs in trio's then."""

@@ -1,6 +1,6 @@
 """A donor as a chatter knows it: what it holds, how quick it is, and how it is asked."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import trio
@@ -10,12 +10,14 @@ from engine.kernels import ExpertRows
 from swarm.peers.calls import Form, MalformedOutputs, Work, decode_outputs, encode_call
 from swarm.peers.choice import Candidate
 from swarm.peers.pace import Pace
+from swarm.peers.tale import Hop
 from swarm.peers.tracking import ExpertsHeld
 from swarm.wire import rpc
 from swarm.wire.holdings import ExpertLayout, IndexSet
 from swarm.wire.keys import PeerKey
 from swarm.wire.messages.experts import ExpertOutputs, RunExperts
 from swarm.wire.messages.tracker import Contact
+from swarm.wire.questions import Question
 
 UNKNOWN_S = 10.0
 """The deadline of a donor's first call."""
@@ -40,6 +42,48 @@ class Answer:
     reply: bytes
     receipt: bytes
     took_s: float
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """A request that was sent and waits for its reply, without a task of its own."""
+
+    remote: "Remote"
+    form: Form
+    work: Work
+    """The pairs of this call only."""
+    message: RunExperts
+    request: bytes
+    peer: rpc.Peer
+    question: Question
+    started: float
+    ended: bool = False
+
+    def answer(self) -> Answer | None:
+        """What the reply says, once it came; None when it is long (`opened` waits for it). Raises SwarmError."""
+        if self.question.bulk is not None:
+            return None
+        try:
+            return self._read(self.peer.questions.unpack_short(self.question))
+        finally:
+            self.end()
+
+    async def opened(self) -> Answer:
+        """The same, however long the reply is."""
+        try:
+            return self._read(await self.peer.questions.unpack(self.question))
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """Takes the call back unless its reply came; more than once does no harm."""
+        if not self.ended:
+            self.ended = True
+            self.remote.in_flight -= 1
+            self.peer.forget(self.question)
+
+    def _read(self, reply: rpc.Reply) -> Answer:
+        return self.remote.read(self.form, self.work, self.message, self.request, reply, self.started)
 
 
 @dataclass(slots=True)
@@ -163,14 +207,65 @@ class Remote:
             reply = await peer.request(message, request)
         finally:
             self.in_flight -= 1
+        part = Work(work.layer, work.expert[pairs], work.row[pairs], work.rows)
+        return self.read(form, part, message, request, reply, started)
+
+    def call(self, form: Form, work: Work, pairs: Array, told: Callable[[], None]) -> Call | None:
+        """Asks without a task: `told` is called when the reply is there. None where `ask` would have to wait.
+
+        Raises SwarmError.
+        """
+        peer = self.peer
+        if peer is None or not peer.sends_at_once:
+            return None
+        message, request = encode_call(form, self.bank, work, pairs)
+        question = peer.ask_at_once(message, request, told)
+        if question is None:
+            return None
+        self.in_flight += 1
+        part = Work(work.layer, work.expert[pairs], work.row[pairs], work.rows)
+        return Call(self, form, part, message, request, peer, question, trio.current_time())
+
+    def read(
+        self, form: Form, work: Work, message: RunExperts, request: bytes, reply: rpc.Reply, started: float
+    ) -> Answer:
+        """What a reply to a call for `work` says. Raises MalformedOutputs."""
         took_s = trio.current_time() - started
         if not isinstance(reply.message, ExpertOutputs):
             raise MalformedOutputs(peer=self.name, reason="something else than outputs")
         payload = bytes(reply.payload)
-        outputs = decode_outputs(form, len(pairs), payload, self.name)
-        self.pace.observe(len(pairs), took_s)
+        outputs = decode_outputs(form, len(work), payload, self.name)
+        self.pace.observe(len(work), took_s)
         self.failures = 0
         self.tally.calls += 1
-        self.tally.pairs += len(pairs)
-        part = Work(work.layer, work.expert[pairs], work.row[pairs], work.rows)
-        return Answer(self, part, message, request, outputs, payload, reply.message.receipt, took_s)
+        self.tally.pairs += len(work)
+        return Answer(self, work, message, request, outputs, payload, reply.message.receipt, took_s)
+
+
+@dataclass(eq=False, slots=True)
+class Attempt:
+    """One donor's try at a share: a call without a task, or a task in a scope."""
+
+    remote: Remote
+    hop: Hop
+    started: float
+    deadline: float
+    call: Call | None = None
+    scope: trio.CancelScope | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a call without a task waits for its reply."""
+        return self.call is not None and not self.call.ended
+
+    def cancel(self) -> None:
+        """Takes it back."""
+        if self.scope is not None:
+            self.scope.cancel()
+        elif self.is_open and self.call is not None:
+            self.call.end()
+            self.timed()
+
+    def timed(self) -> None:
+        """It is over; notes how long it took."""
+        self.hop.ms = 1000 * (trio.current_time() - self.started)

@@ -16,6 +16,7 @@ from swarm.errors import SwarmError
 from swarm.peers.calls import MalformedOutputs
 from swarm.peers.partner import Remote
 from swarm.peers.tracking import ExpertsHeld
+from swarm.peers.watch import Watch
 from swarm.trust.profile import NumericProfile
 from swarm.wire import rpc
 from swarm.wire.holdings import ExpertLayout, IndexSet
@@ -76,6 +77,7 @@ class Pool:
         self.problem = ""
         """Why the tracker could not be asked last."""
         self.turn = itertools.count()
+        self.watch = Watch(nursery)
         self._doors = doors
         self._asked_at = -REFRESH_S
         self._asking = trio.Lock()

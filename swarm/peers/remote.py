@@ -25,7 +25,8 @@ from swarm.peers.calls import Form, Work
 from swarm.peers.keeper import Keeper
 from swarm.peers.network import NetworkClosed
 from swarm.peers.pool import Pool
-from swarm.peers.rounds import Round, Tale
+from swarm.peers.rounds import Round
+from swarm.peers.tale import Tale
 
 
 @dataclass(frozen=True, slots=True)

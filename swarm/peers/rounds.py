@@ -8,14 +8,18 @@ The pairs of the layer are divided into shares, each asked of one donor at a tim
    none, the tracker is asked, once a round; then whoever was busy is waited for; then it runs here.
 
 Every wait has a deadline, so a round ends; and whoever answers, the outputs are the same bits.
+
+When all goes well a round needs no task and no switch between tasks: requests leave as they are made, and
+the task that reads a connection passes the last output on. Only what has to wait (a long request or reply, an
+audit, a failure) gets a task; deadlines are kept by the pool's `Watch`.
 """
 
 import math
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal, TypeAlias
 
 import numpy as np
 import trio
@@ -28,8 +32,9 @@ from swarm.peers.audit import Auditor, Checked
 from swarm.peers.calls import Form, Work, pieces
 from swarm.peers.choice import choose
 from swarm.peers.network import NetworkClosed
-from swarm.peers.partner import Answer, Remote
+from swarm.peers.partner import Answer, Attempt, Remote
 from swarm.peers.pool import Pool
+from swarm.peers.tale import Cause, Hop, Tale
 from swarm.wire.rpc import Busy, RemoteError
 
 LEAST_HEDGE_S = 0.001
@@ -38,34 +43,6 @@ MOST_WAITS = 8
 MOST_WAIT_S = 0.5
 FIRST_BUSY_S = 0.05
 ASK_TRACKER_S = 3.0
-
-Cause: TypeAlias = Literal["first", "hedge", "failover", "audit"]
-Outcome: TypeAlias = Literal["used", "lost", "failed", "late", "busy", "checked"]
-
-
-@dataclass(slots=True)
-class Hop:
-    """One call of a round, for statistics and traces."""
-
-    donor: str
-    pairs: int
-    cause: Cause
-    outcome: Outcome = "lost"
-    ms: float = 0.0
-    sent_bytes: int = 0
-    received_bytes: int = 0
-
-
-@dataclass(slots=True)
-class Tale:
-    """What happened in a round."""
-
-    hops: list[Hop] = field(default_factory=list)
-    local_pairs: int = 0
-    """Pairs that ran here because nobody else could."""
-    hedges: int = 0
-    hedges_won: int = 0
-    failovers: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -77,7 +54,7 @@ class _Share:
     tried: set[Remote]
     waits: int
     late_at: float = math.inf
-    running: dict[Remote, trio.CancelScope] = field(default_factory=dict)
+    running: dict[Remote, Attempt] = field(default_factory=dict)
     used: Answer | None = None
     done: bool = False
     compared: bool = False
@@ -111,7 +88,6 @@ class Round:
         self._hedge_s = hedge_s
         self._missing = 0
         self._shares: list[_Share] = []
-        self._changed = trio.Event()
         self._done: Callable[[Exception | None], None] | None = None
         self.tale = Tale()
 
@@ -123,35 +99,44 @@ class Round:
         """
         self._done = done
         if len(pairs):
+            self._pool.watch.add(self)
             self._place(pairs, set(), "first", 0)
-            self._pool.nursery.start_soon(self._watch)
         else:
             self._end(None)
 
     def cancel(self) -> None:
         """Takes back everything; `done` is not called any more."""
         self._done = None
-        self._changed.set()
+        self._end(None)
 
-    async def _watch(self) -> None:
-        """Hedges what is late, and takes back what is asked for in vain."""
-        try:
-            while self._done is not None:
-                late_at = min((share.late_at for share in self._shares if not share.done), default=math.inf)
-                with trio.CancelScope(deadline=late_at):
-                    await self._changed.wait()
-                self._changed = trio.Event()
-                self._hedge()
-        finally:
-            for share in self._shares:
-                for scope in share.running.values() if not share.compared else ():
-                    scope.cancel()
-            self._end(NetworkClosed())  # when the swarm is left meanwhile; nothing after an end
+    def leave(self) -> None:
+        """See `Watched`."""
+        self._end(NetworkClosed())
+
+    def tend(self, now: float) -> float:
+        """See `Watched`: gives up what is overdue, hedges what is late."""
+        for share in list(self._shares):
+            for attempt in [one for one in share.running.values() if one.is_open and one.deadline <= now]:
+                attempt.cancel()
+                attempt.hop.outcome = "late"
+                self._pool.froze(attempt.remote)
+                self._give_up(share, attempt)
+        if self._done is not None:
+            self._hedge(now)
+        times = [share.late_at for share in self._shares if not share.done]
+        times += [one.deadline for share in self._shares for one in share.running.values() if one.is_open]
+        if self._done is None and not times:
+            self._pool.watch.remove(self)
+        return min(times, default=math.inf)
 
     def _end(self, error: Exception | None) -> None:
         """The round is over; said once."""
         done, self._done = self._done, None
-        self._changed.set()
+        for share in self._shares:
+            for attempt in list(share.running.values()) if not share.compared else ():
+                attempt.cancel()
+        if not any(share.compared for share in self._shares):
+            self._pool.watch.remove(self)
         if done is not None:
             done(error)
 
@@ -192,21 +177,29 @@ class Round:
         return Work(self._work.layer, self._work.expert[pairs], self._work.row[pairs], self._work.rows)
 
     def _start(self, share: _Share, remote: Remote, cause: Cause) -> None:
-        now = trio.current_time()
-        scope = share.running[remote] = trio.CancelScope(deadline=now + remote.deadline_s(len(share.pairs)))
+        now, pairs = trio.current_time(), len(share.pairs)
+        attempt = Attempt(remote, Hop(remote.name, pairs, cause), now, now + remote.deadline_s(pairs))
+        self.tale.hops.append(attempt.hop)
+        share.running[remote] = attempt
         share.tried.add(remote)
-        share.late_at = math.inf if cause == "hedge" else now + self._late_s(remote, len(share.pairs))
-        self._pool.nursery.start_soon(self._attempt, share, remote, scope, cause)
-        self._changed.set()
+        share.late_at = math.inf if cause == "hedge" else now + self._late_s(remote, pairs)
+        with suppress(SwarmError):  # the task meets it again
+            attempt.call = remote.call(
+                self._form, self._work, share.pairs, partial(self._told, share, attempt)
+            )
+        if attempt.call is None:
+            self._in_a_task(share, attempt)
+        elif not attempt.call.peer.is_open:  # it was lost while it was sent
+            self._told(share, attempt)
+        self._pool.watch.wake_at(min(share.late_at, attempt.deadline))
 
     def _late_s(self, remote: Remote, pairs: int) -> float:
         if self._hedge_s is not None:
             return self._hedge_s
         return max(remote.pace.late_s(pairs), LEAST_HEDGE_S) if remote.pace.measured else math.inf
 
-    def _hedge(self) -> None:
+    def _hedge(self, now: float) -> None:
         """Asks another donor for every share that is late."""
-        now = trio.current_time()
         for share in [share for share in self._shares if not share.done and share.late_at <= now]:
             share.late_at = math.inf
             others = [
@@ -223,48 +216,88 @@ class Round:
 
     # ---------------------------------------------------------------- asking
 
-    async def _attempt(self, share: _Share, remote: Remote, scope: trio.CancelScope, cause: Cause) -> None:
-        hop = Hop(remote.name, len(share.pairs), cause)
-        self.tale.hops.append(hop)
-        started = trio.current_time()
+    def _told(self, share: _Share, attempt: Attempt) -> None:
+        """The reply to a call without a task is there; called where the connection is read."""
+        if not attempt.is_open or attempt.call is None:
+            return
+        try:
+            answer = attempt.call.answer()
+        except SwarmError as error:
+            self._note(share, attempt.remote, error, attempt.hop)
+            self._give_up(share, attempt)
+            return
+        if answer is None:
+            self._in_a_task(share, attempt)
+        elif share.done or attempt.remote.banned or self._auditor.draws():
+            self._pool.nursery.start_soon(self._conclude, share, attempt, answer, not share.done)
+        else:
+            self._answered(attempt, answer)
+            self._use(share, attempt.remote, answer, attempt.hop, Checked(answer.outputs, False))
+
+    def _in_a_task(self, share: _Share, attempt: Attempt) -> None:
+        attempt.scope = trio.CancelScope(deadline=attempt.deadline)
+        self._pool.nursery.start_soon(self._attempt, share, attempt, attempt.scope)
+
+    async def _attempt(self, share: _Share, attempt: Attempt, scope: trio.CancelScope) -> None:
+        remote, call = attempt.remote, attempt.call
         answer: Answer | None = None
         try:
             with scope:
-                answer = await remote.ask(self._form, self._work, share.pairs)
-                hop.sent_bytes, hop.received_bytes = len(answer.request), len(answer.reply)
-                if remote.banned:  # it was convicted meanwhile: nothing it says is used
-                    answer, hop.outcome = None, "failed"
+                asked = remote.ask(self._form, self._work, share.pairs) if call is None else call.opened()
+                answer = await asked
         except SwarmError as error:
-            self._note(share, remote, error, hop)
-        hop.ms = 1000 * (trio.current_time() - started)
-        try:
-            if answer is not None and not await self._take(share, remote, answer, hop):
-                answer = None
-        except EngineError as error:
-            self._end(error)
-        finally:
-            share.running.pop(remote, None)
+            self._note(share, remote, error, attempt.hop)
         if answer is None and scope.cancelled_caught and trio.current_time() >= scope.deadline:
-            hop.outcome = "late"
+            attempt.hop.outcome = "late"
             self._pool.froze(remote)
-        if answer is None and not share.done and not share.running:
-            self.tale.failovers += hop.outcome != "busy"
+        drawn = answer is not None and not share.done and not remote.banned and self._auditor.draws()
+        await self._conclude(share, attempt, answer, drawn)
+
+    async def _conclude(self, share: _Share, attempt: Attempt, answer: Answer | None, drawn: bool) -> None:
+        """Uses an answer, after an audit if that was drawn. None, or one worth nothing: others are asked."""
+        if answer is not None:
+            self._answered(attempt, answer)
+            try:
+                if await self._take(share, attempt.remote, answer, attempt.hop, drawn):
+                    return
+            except EngineError as error:
+                self._end(error)
+                return
+            finally:
+                share.running.pop(attempt.remote, None)
+        else:
+            attempt.timed()
+        self._give_up(share, attempt)
+
+    def _answered(self, attempt: Attempt, answer: Answer) -> None:
+        attempt.timed()
+        attempt.hop.sent_bytes, attempt.hop.received_bytes = len(answer.request), len(answer.reply)
+
+    def _give_up(self, share: _Share, attempt: Attempt) -> None:
+        """An attempt came to nothing; others are asked, unless they are already."""
+        share.running.pop(attempt.remote, None)
+        if self._done is not None and not share.done and not share.running:
+            self.tale.failovers += attempt.hop.outcome != "busy"
             self._again(share, "failover")
 
-    async def _take(self, share: _Share, remote: Remote, answer: Answer, hop: Hop) -> bool:
+    async def _take(self, share: _Share, remote: Remote, answer: Answer, hop: Hop, drawn: bool) -> bool:
         """Uses an answer unless another came first; before that it may be audited. False: it is worth nothing."""
         found = Checked(answer.outputs, False)
-        if not share.done and self._auditor.draws():
+        if drawn and not remote.banned:
             hop.outcome = "checked"
             found = await self._auditor.check(answer, self._pass, partial(self._second, answer))
         if share.done:
             if share.compared and share.used is not None:
                 await self._auditor.compare(answer, share.used)
             return True
+        if not found.certain and remote.banned:  # convicted meanwhile: nothing it says is used
+            hop.outcome = "failed"
+            return False
+        self._use(share, remote, answer, hop, found)
+        return True
+
+    def _use(self, share: _Share, remote: Remote, answer: Answer, hop: Hop, found: Checked) -> None:
         if not found.certain:
-            if remote.banned:  # it was convicted meanwhile, of something else
-                hop.outcome = "failed"
-                return False
             self._auditor.rely(remote, self._pass)
         share.used = answer
         hop.outcome = "used"
@@ -273,10 +306,9 @@ class Round:
             remote.tally.hedges_won += 1
         share.running.pop(remote, None)
         share.compared = bool(share.running) and self._auditor.draws()
-        for scope in share.running.values() if not share.compared else ():
-            scope.cancel()
+        for attempt in list(share.running.values()) if not share.compared else ():
+            attempt.cancel()
         self._filled(share, found.outputs)
-        return True
 
     async def _second(self, answer: Answer, remote: Remote) -> Answer | None:
         """The same call at another donor; None when that one does not answer it either."""
@@ -315,7 +347,6 @@ class Round:
         self._missing -= 1
         share.done = True
         self._place(share.pairs, share.tried, cause, share.waits + waited)
-        self._changed.set()
 
     async def _pursue(self, share: _Share) -> None:
         """For experts that no donor can be asked for: the tracker, those who were busy, this machine."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TextIO
 
 from swarm.peers.remote import RemoteExperts
-from swarm.peers.rounds import Tale
+from swarm.peers.tale import Tale
 
 
 @contextmanager

@@ -50,9 +50,12 @@ class Turns:
         try:
             yield
         finally:
-            took_s = trio.current_time() - started
-            self.service_s += (took_s - self.service_s) * (SHARE_OF_NEW if self.service_s else 1.0)
+            self.took(trio.current_time() - started)
             self._pass_on()
+
+    def took(self, turn_s: float) -> None:
+        """Notes what a turn took."""
+        self.service_s += (turn_s - self.service_s) * (SHARE_OF_NEW if self.service_s else 1.0)
 
     async def _wait(self, client: PeerKey) -> None:
         own = self._clients.get(client)

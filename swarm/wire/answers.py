@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from swarm.errors import SwarmError, clean_text
-from swarm.wire.calls import Bulk, Busy, Handlers, InternalError, NotServed, Shared
+from swarm.wire.calls import Bulk, Busy, Handlers, InternalError, NotServed, Prompt, Shared
 from swarm.wire.frames import Buffer, Head, Kind
 from swarm.wire.messages import U32, BadMessage, Failure, Message
 from swarm.wire.outbox import Piece
@@ -36,6 +36,21 @@ class Answers:
         if len(self._running) >= limits.requests_per_connection or self._shared.answering >= limits.requests:
             return Busy(what="This peer", retry_after_s=1)
         return None
+
+    def at_once(self, head: Head, payload: Buffer) -> bool:
+        """Answers a request if its handler can do so at once, and the answer can leave at once."""
+        assert isinstance(head.message, Message)
+        handler = self._handlers[type(head.message)]
+        if not isinstance(handler, Prompt) or not self._peer.sends_at_once:
+            return False
+        try:
+            result = handler.at_once(self._peer, head.message, payload)
+        except SwarmError as error:
+            result = failure_of(error), b""
+        except Exception:
+            log.exception("answering %s to %s failed inside", head.message.kind, self._peer.name)
+            result = failure_of(InternalError(message=head.message.kind)), b""
+        return result is not None and self._peer.send_at_once(Kind.REPLY, head.id, *result)
 
     def start(self, nursery: trio.Nursery, head: Head, payload: Buffer, bulk: Bulk | None) -> None:
         """Begins to answer a request."""

@@ -29,6 +29,20 @@ Handler: TypeAlias = "Callable[[Peer, Any, Buffer], Awaitable[tuple[Message, Buf
 Handlers: TypeAlias = Mapping[type[Message], Handler]
 
 
+@dataclass(frozen=True)
+class Prompt:
+    """A handler that can answer some requests without waiting for anything: `at_once` gives the answer, or None.
+
+    It is called where requests are read, so it must be quick; None leaves the request to `handler`.
+    """
+
+    handler: Handler
+    at_once: "Callable[[Peer, Any, Buffer], tuple[Message, Buffer] | None]"
+
+    async def __call__(self, caller: "Peer", message: Any, payload: Buffer) -> tuple[Message, Buffer] | None:
+        return await self.handler(caller, message, payload)
+
+
 class RemoteError(SwarmError):
     """{peer} answered: {text} ({error_code})"""
 

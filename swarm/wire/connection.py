@@ -343,6 +343,14 @@ class Connection:
 
     # ---------------------------------------------------------------- what goes out
 
+    def send_short(self, kind: Kind, id: int, message: Message, payload: Buffer) -> bytearray | None:
+        """Enciphers a frame if it is one record; None, and nothing is used up, if not. Raises as `send`."""
+        assert self.session is not None
+        head = frames.encode_head(kind, id, message, len(payload))
+        if not frames.fits_one_record(len(head), len(payload)):
+            return None
+        return self.session.sends.record(frames.join_head(head, payload))
+
     def send(self, kind: Kind, id: int, message: Message, payload: Buffer = b"") -> Outgoing:
         """Enciphers a frame; frames must leave in the order in which they were given to this method.
 

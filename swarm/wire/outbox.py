@@ -86,6 +86,11 @@ class Outbox:
         return piece
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits, so that what is put now leaves at once."""
+        return not self._queue and not self._writing
+
+    @property
     def has_room(self) -> bool:
         """Whether not too much waits to leave."""
         return self._drained.is_set()

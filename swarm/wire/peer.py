@@ -22,7 +22,7 @@ from swarm.wire.keys import PeerKey
 from swarm.wire.limits import Pace
 from swarm.wire.messages import BadMessage, Cancel, Goodbye, Message, Ping, Pong
 from swarm.wire.outbox import Outbox, Piece, TooSlow
-from swarm.wire.questions import Questions
+from swarm.wire.questions import Question, Questions
 from swarm.wire.stream import GONE, Link, words_of
 
 _CLOSE_S = 1.0
@@ -52,7 +52,7 @@ class Peer:
         self._limits = shared.limits
         self._outbox = Outbox(link, shared.limits, self._start_writing, self._write_failed)
         self._answers = Answers(self, handlers, shared)
-        self._questions = Questions(shared.limits.requests_per_connection)
+        self.questions = Questions(shared.limits.requests_per_connection)
         self._last_their_id = 0
         self._pings: dict[int, trio.Event] = {}
         self._ended: SwarmError | None = None
@@ -90,23 +90,47 @@ class Peer:
         Raises RemoteError when the other side's handler failed, ConnectionLost when there is no way to it,
         BadMessage when question or answer break their own rules.
         """
-        while not (self._questions.is_free and self._outbox.has_room):  # either may go while the other comes
-            await self._questions.wait_free()
+        while not (self.questions.is_free and self._outbox.has_room):  # either may go while the other comes
+            await self.questions.wait_free()
             await self._outbox.wait_room()
         self._check_open()
-        question = self._questions.ask(message)
+        arrived = trio.Event()
+        question = self.questions.ask(message, arrived.set)
         sent = False
         try:
             await self.send(Kind.REQUEST, question.id, message, payload)
             sent = True
-            await question.arrived.wait()
-            if question.answer is None:
-                self._check_open()
-            return await self._questions.unpack(question)
+            await arrived.wait()
+            return await self.questions.unpack(question)
         finally:
-            self._questions.forget(question)
-            if sent and question.answer is None and self._ended is None:
-                self._tell(question.id, Cancel())
+            if sent:
+                self.forget(question)
+            else:
+                self.questions.forget(question)
+
+    def ask_at_once(self, message: Message, payload: bytes, told: Callable[[], None]) -> Question | None:
+        """Sends a short request now; None when it would have to wait for something (`request` does).
+
+        `told` is called, in the task that reads, when the reply came or never will: `questions` unpacks it.
+        In any case `forget` ends it. Raises ConnectionLost, BadMessage.
+        """
+        if not self.questions.is_free or not self.sends_at_once:
+            return None
+        self._check_open()
+        question = self.questions.ask(message, told)
+        sent = False
+        try:
+            sent = self.send_at_once(Kind.REQUEST, question.id, message, payload)
+        finally:
+            if not sent:
+                self.questions.forget(question)
+        return question if sent else None
+
+    def forget(self, question: Question) -> None:
+        """Ends a question, which is taken back if it has no answer."""
+        self.questions.forget(question)
+        if question.answer is None and self._ended is None:
+            self._tell(question.id, Cancel())
 
     async def notify(self, message: Message, payload: Buffer = b"") -> None:
         """Sends a message that has no reply; returns when it is on its way. Raises ConnectionLost.
@@ -119,7 +143,7 @@ class Peer:
     async def ping(self) -> float:
         """The seconds of a round trip, measured now. Raises ConnectionLost."""
         self._check_open()
-        id = self._questions.next_id()
+        id = self.questions.next_id()
         answered = self._pings[id] = trio.Event()
         started = trio.current_time()
         try:
@@ -157,7 +181,7 @@ class Peer:
     def locate(self, address: Address | None) -> None:
         """Notes where the peer is, also for its name."""
         self.address = address
-        self.name = self._questions.peer = f"{address or 'peer'} ({self.key[:4].hex()})"
+        self.name = self.questions.peer = f"{address or 'peer'} ({self.key[:4].hex()})"
 
     async def turn_away(self, reason: str) -> None:
         """Says goodbye to a peer that is not going to be run."""
@@ -195,6 +219,18 @@ class Peer:
         with trio.CancelScope(shield=True):  # its nonces are taken: it must follow, whoever loses patience
             piece.fill(await trio.to_thread.run_sync(outgoing.seal_rest, limiter=self._shared.crypto))
         return piece
+
+    @property
+    def sends_at_once(self) -> bool:
+        """Whether a short frame that is sent now leaves now."""
+        return self._ended is None and self._outbox.is_empty
+
+    def send_at_once(self, kind: Kind, id: int, message: Message, payload: Buffer = b"") -> bool:
+        """Sends a frame that is one record; False, and nothing is done, when it is longer. Raises BadMessage."""
+        data = self._connection.send_short(kind, id, message, payload)
+        if data is not None:
+            self._outbox.put(data)
+        return data is not None
 
     def _tell(self, id: int, message: Message) -> None:
         """Sends a short notice without waiting."""
@@ -286,8 +322,11 @@ class Peer:
                 await self._handle_all(events)
 
     async def _handle_all(self, events: list[Event]) -> None:
+        alone = len(events) == 1  # many at a time take turns with those of others
         for event in events:
             match event:
+                case Received(head, payload) if alone and head.kind is Kind.REQUEST:
+                    await self._take_request(head, payload, None, at_once=True)
                 case Received(head, payload):
                     await self._dispatch(head, payload, None)
                 case Announced(head):
@@ -300,7 +339,7 @@ class Peer:
     async def _admit(self, head: Head) -> None:
         """Takes memory for a long payload, or lets it pass by when nobody here wants it."""
         is_reply = head.kind is Kind.REPLY
-        wanted = self._questions.wants(head) if is_reply else self._answers.objection(head) is None
+        wanted = self.questions.wants(head) if is_reply else self._answers.objection(head) is None
         if not wanted or isinstance(head.message, BadMessage):
             await self._dispatch(head, b"", None)
             await self._handle_all(self._connection.skip())
@@ -312,20 +351,23 @@ class Peer:
 
     async def _dispatch(self, head: Head, payload: Buffer, bulk: Bulk | None) -> None:
         if head.kind is Kind.REPLY:
-            self._questions.take(head, payload, bulk)
+            self.questions.take(head, payload, bulk)
         elif head.kind is Kind.REQUEST:
             await self._take_request(head, payload, bulk)
         else:
             await self._take_notice(head, payload, bulk)
 
-    async def _take_request(self, head: Head, payload: Buffer, bulk: Bulk | None) -> None:
+    async def _take_request(
+        self, head: Head, payload: Buffer, bulk: Bulk | None, *, at_once: bool = False
+    ) -> None:
         if head.id <= self._last_their_id:
             raise Violation(peer=self.name, reason="its requests are out of order")
         self._last_their_id = head.id
         objection = self._answers.objection(head)
         assert self._nursery is not None
         if objection is None:
-            self._answers.start(self._nursery, head, payload, bulk)
+            if not (at_once and self._answers.at_once(head, payload)):
+                self._answers.start(self._nursery, head, payload, bulk)
             return
         if bulk is not None:
             bulk.release()
@@ -352,6 +394,6 @@ class Peer:
         if self._ended is not None:
             return
         self._ended = ConnectionLost(peer=self.name, reason=reason)
-        self._questions.wake_all()
+        self.questions.end(self._ended)
         for answered in self._pings.values():
             answered.set()

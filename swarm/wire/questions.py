@@ -1,5 +1,7 @@
 """The asking half of a connection: requests that wait for their replies, and what becomes of late ones."""
 
+from collections.abc import Callable
+
 import trio
 
 from swarm.wire.calls import Bulk, ConnectionLost, RemoteError, Reply
@@ -9,21 +11,21 @@ from swarm.wire.messages import BadMessage, Failure, Message
 
 
 class Question:
-    """A request that waits for its reply."""
+    """A request that waits for its reply; `told` is called when it came, or will never come."""
 
-    __slots__ = ("answer", "arrived", "bulk", "id", "limit")
+    __slots__ = ("answer", "bulk", "id", "limit", "told")
 
-    def __init__(self, id: int, limit: int) -> None:
+    def __init__(self, id: int, limit: int, told: Callable[[], None]) -> None:
         self.id = id
         self.limit = limit
-        self.arrived = trio.Event()
+        self.told = told
         self.answer: tuple[Message | BadMessage, Buffer] | None = None
         self.bulk: Bulk | None = None
 
     def settle(self, message: Message | BadMessage, payload: Buffer = b"", bulk: Bulk | None = None) -> None:
         """Says what the answer is."""
         self.answer, self.bulk = (message, payload), bulk
-        self.arrived.set()
+        self.told()
 
 
 class Questions:
@@ -35,6 +37,7 @@ class Questions:
         self._open: dict[int, Question] = {}
         self._freed = trio.lowlevel.ParkingLot()
         self._last_id = 0
+        self._ended: ConnectionLost | None = None
 
     @property
     def is_free(self) -> bool:
@@ -51,15 +54,16 @@ class Questions:
         self._last_id += 1
         return self._last_id
 
-    def ask(self, message: Message) -> Question:
+    def ask(self, message: Message, told: Callable[[], None]) -> Question:
         """Notes a question that is about to be sent."""
-        question = Question(self.next_id(), type(message).reply_payload)
+        question = Question(self.next_id(), type(message).reply_payload, told)
         self._open[question.id] = question
         return question
 
     def forget(self, question: Question) -> None:
-        """The asker has its answer, or wants none any more."""
-        del self._open[question.id]
+        """The asker has its answer, or wants none any more; more than once does no harm."""
+        if self._open.pop(question.id, None) is None:
+            return
         self._freed.unpark(count=max(self._limit - len(self._open), 1))
         if question.bulk is not None:
             question.bulk.release()
@@ -83,19 +87,26 @@ class Questions:
         else:
             question.settle(head.message, payload, bulk)
 
-    def wake_all(self) -> None:
-        """The connection ended: whoever still waits gets no answer."""
-        for question in self._open.values():
-            question.arrived.set()
+    def end(self, error: ConnectionLost) -> None:
+        """The connection ended: whoever still waits gets no answer, but this error."""
+        self._ended = error
+        for question in list(self._open.values()):
+            question.told()
 
     async def unpack(self, question: Question) -> Reply:
         """What a question's answer brings to whoever asked."""
+        reply = self.unpack_short(question)
+        return Reply(reply.message, reply.payload if question.bulk is None else await question.bulk.open())
+
+    def unpack_short(self, question: Question) -> Reply:
+        """The same without a long payload, which is left closed."""
         if question.answer is None:
-            raise ConnectionLost(peer=self.peer, reason="it ended")
+            ended = self._ended or ConnectionLost(peer=self.peer, reason="it ended")
+            raise ConnectionLost(**ended.fields)
         message, payload = question.answer
         if isinstance(message, BadMessage):
             raise BadMessage(**message.fields)
         if isinstance(message, Failure):
             hint = None if message.retry_after_ms is None else message.retry_after_ms / 1000
             raise RemoteError(peer=self.peer, text=message.text, error_code=message.code, retry_after_s=hint)
-        return Reply(message, payload if question.bulk is None else await question.bulk.open())
+        return Reply(message, payload)

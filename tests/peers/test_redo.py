@@ -67,14 +67,16 @@ async def test_a_lie_that_nobody_audits_is_what_the_others_catch(oracle: Path) -
         assert await swarm.tokens(16) != swarm.local(16)
 
 
-def replies(model: Model, experts: Experts, temperature: float) -> list[tuple[list[int], int, str]]:
-    """Three replies made together: tokens as told, times taken back, and why they ended."""
+def replies(
+    model: Model, experts: Experts, temperature: float, count: int = 3
+) -> list[tuple[list[int], int, str]]:
+    """Replies made together: tokens as told, times taken back, and why they ended."""
     company = ReplyBatch(model, experts)
     made = [
         Reply(
             PROMPT[number:], model.new_state(), Sampling(temperature, seed=number), max_tokens=8 + 3 * number
         )
-        for number in range(3)
+        for number in range(count)
     ]
     tokens: list[list[int]] = [[] for _ in made]
     retracted, ended = [0] * len(made), [""] * len(made)
@@ -119,10 +121,10 @@ async def test_other_donors_take_over(oracle: Path, rate: int, temperature: floa
     rules = Rules.parse("off", 0.5)
     async with swarm_of(oracle / "olmoe", donors, rules, luck=random.Random(3)) as swarm:
         model, liars = swarm.engine.model, donors[0]
-        right = replies(model, swarm.engine.experts, temperature)
+        right = replies(model, swarm.engine.experts, temperature, 1)
         with trio.fail_after(60):
             while not swarm.convictions:
-                found = await trio.to_thread.run_sync(replies, model, swarm.experts, temperature)
+                found = await trio.to_thread.run_sync(replies, model, swarm.experts, temperature, 1)
         assert [conviction.donor.key for conviction in swarm.convictions] == [liars.key]
         assert [(tokens, why) for tokens, _, why in found] == [(tokens, why) for tokens, _, why in right]
         asked = liars.asked
