@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import click
 import trio
@@ -31,10 +32,13 @@ from swarm.peers.models import OpenModel
 from swarm.peers.session import Session, join
 from swarm.peers.settings import home
 from swarm.peers.target import Target
+from swarm.peers.whole import WholeModel
 from swarm.trust.identity import Identity
 from swarm.wire.address import Address
 
 NICENESS = 10
+WHOLE = "models"
+"""The kind of donor that `swarm serve --join` is."""
 DRAIN_S = 10.0
 
 
@@ -105,6 +109,30 @@ async def lend_disk(request: Request, size_bytes: int) -> bool:
             with exposed(request.metrics, *samples) as metrics:
                 report.exposing(metrics)
                 await _until(ended, partial(donor.run, announcer, seen), partial(donor.pause, announcer))
+        report.ended(f"{maintainer.served.chunks} chunks served")
+    return True
+
+
+async def serve_whole(request: Request, copy: Path | None) -> bool:
+    """Serves all of a model that somebody else signed until a signal comes; whether it had begun to.
+
+    `copy`: a directory or GGUF file that has it; None: it is fetched.
+    """
+    async with _joined(WHOLE, request) as (session, model, identity, ended):
+        maintainer = Maintainer()
+        report = _Report(WHOLE, model, request.as_json)
+        whole = WholeModel(session, model, maintainer, Lending(on_change=report.lending), copy)
+        await whole.open()
+        swarming = Swarming(session, identity, request.target.token, report.standing)
+        async with member(swarming, request.place, maintainer.handlers()) as (announcer, seen):
+            samples = (
+                maintainer_samples(maintainer),
+                lending_samples(whole.lending),
+                standing_samples(lambda: announcer),
+            )
+            with exposed(request.metrics, *samples) as metrics:
+                report.exposing(metrics)
+                await _until(ended, partial(whole.run, announcer, seen), lambda _: None)
         report.ended(f"{maintainer.served.chunks} chunks served")
     return True
 

@@ -4,33 +4,40 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
-from swarm.cli.options import DIRECTORY, SIZE, metrics_option
+from swarm.cli.options import DIRECTORY, SIZE, Whole, metrics_option
 
 if TYPE_CHECKING:
     from engine.numerics import Weights
     from swarm.wire.address import Address
 
 INTERRUPTED = 130
+_OPERATORS = frozenset(
+    ("tracker", "key_file", "signed", "private", "manifest_version", "lan", "execute", "weights", "ram")
+)
+"""Options that say nothing to a further server of somebody else's model."""
+_BY_USER = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 
 @click.command("serve", short_help="Serve a model directory to a swarm.")
 @click.option(
     "--model",
-    "directory",
-    required=True,
-    type=DIRECTORY,
-    metavar="DIR",
-    help="A Hugging Face model's directory, or a GGUF file.",
+    metavar="DIR|NAME",
+    help="A Hugging Face model's directory, or a GGUF file; with --join the name of a model will do.",
 )
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=7300, show_default=True, help="0: any free one."
-)
+@click.option("--port", type=Whole(0, 65535), default=7300, show_default=True, help="0: any free one.")
 @click.option("--listen", metavar="HOST", help="Listen at this address only; by default at all.")
 @click.option(
     "--tracker",
     metavar="INVITE|HOST[:PORT]",
     help="Serve in the swarm of this tracker; by default this machine is a tracker itself.",
+)
+@click.option(
+    "--join",
+    "joined",
+    metavar="INVITE|HOST[:PORT]",
+    help="Serve a model that this swarm has already, without its operator's key.",
 )
 @click.option("--name", metavar="NAME", help="The model's name in the swarm; by default the directory's.")
 @click.option("--advertise", metavar="HOST[:PORT]", help="Where others reach this machine, for the invite.")
@@ -53,7 +60,7 @@ INTERRUPTED = 130
 @click.option("--private", is_flag=True, help="Only those with the invite may join; a token is made once.")
 @click.option(
     "--manifest-version",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     default=1,
     metavar="N",
     help="Sign at least this version, after the record of earlier ones was lost.",
@@ -75,10 +82,11 @@ INTERRUPTED = 130
 @click.pass_context
 def command(
     ctx: click.Context,
-    directory: Path,
+    model: str | None,
     port: int,
     listen: str | None,
     tracker: str | None,
+    joined: str | None,
     name: str | None,
     advertise: str | None,
     key_file: Path | None,
@@ -97,8 +105,21 @@ def command(
 
     Checks the model, hashes it (once), signs it with the operator's key and prints an invite, which is all
     that others need: `swarm chat INVITE`.
+
+    With --join it is a further server of a model that somebody else signed: it fetches all of the model (or
+    checks the copy in --model DIR against what was signed), serves it, follows its later versions, and goes
+    on when whoever served it first is gone. Experts are run for others by `swarm donate compute`.
     """
     import trio
+
+    if joined is not None:
+        _exclude_with_join(ctx)
+        if not _serve_joined(joined, token, model, name, listen, port, advertise, metrics, as_json):
+            ctx.exit(INTERRUPTED)
+        return
+    if model is None:
+        raise click.MissingParameter(ctx=ctx, param_hint="'--model'", param_type="option")
+    directory = Path(model)
 
     from swarm.cli.hosting import Place, identity_of, operator_of, secret_of
     from swarm.cli.server import Plan, serve
@@ -107,6 +128,8 @@ def command(
     from swarm.peers.signing import load_keyring, read_publication
     from swarm.peers.target import parse_target
 
+    if name is not None and not name.strip():
+        raise click.UsageError("--name is empty; leave it out to take the directory's.")
     if token is not None and private:
         raise click.UsageError("--token and --private exclude each other.")
     if tracker is not None and private:
@@ -142,3 +165,34 @@ def command(
     )
     if not trio.run(serve, plan, as_json):
         ctx.exit(INTERRUPTED)
+
+
+def _exclude_with_join(ctx: click.Context) -> None:
+    """A usage error for what only the operator of a model, or its first server, can decide."""
+    for parameter in ctx.command.params:
+        if parameter.name in _OPERATORS and ctx.get_parameter_source(parameter.name) in _BY_USER:
+            raise click.UsageError(f"--join excludes {parameter.opts[0]}, which is for a model of one's own.")
+
+
+def _serve_joined(
+    joined: str,
+    token: str | None,
+    model: str | None,
+    name: str | None,
+    listen: str | None,
+    port: int,
+    advertise: str | None,
+    metrics: "Address | None",
+    as_json: bool,
+) -> bool:
+    """Serves a model of another operator's; whether it had begun to when a signal came."""
+    import trio
+
+    from swarm.cli.donating import Request, listening_at, serve_whole
+    from swarm.peers.target import parse_target
+
+    copy = Path(model) if model is not None and (Path(model).exists() or "/" in model) else None
+    wanted = name if copy is not None else model or name
+    place = listening_at(listen, port, advertise, relay=False)
+    request = Request(parse_target(joined, token), wanted, place, as_json, metrics)
+    return trio.run(serve_whole, request, copy)

@@ -145,7 +145,7 @@ class Announcer:
         await self._hold()
 
     async def _hold(self) -> None:
-        for root, held in self.held.items():
+        for root, held in list(self.held.items()):  # more may come meanwhile
             lengths, payload = join_parts([held().encode()])
             self._revision += 1
             request = HoldChunks(self.generation, self._revision, 0, root, lengths)

@@ -7,10 +7,11 @@ are announced as they arrive.
 import trio
 
 from mirror.cas import Store
+from mirror.fetch import Mirror
 from mirror.tree import Tree
 from swarm.errors import SwarmError
 from swarm.peers.announce import Announcer
-from swarm.peers.donor import ASK_AGAIN_S, RETRY_S, Lending, departure
+from swarm.peers.donor import ASK_AGAIN_S, RETRY_S, Lending
 from swarm.peers.maintainer import ChunkNotHere, Maintainer
 from swarm.peers.models import OpenModel
 from swarm.peers.session import Session
@@ -56,10 +57,11 @@ class DiskDonor:
         self._model = model
         self._capacity = size_bytes // CHUNK_BYTES
         self._assigned = EMPTY
-        self._departures = 0
+        self._counted = (0, 0)
         self.lending = lending
         self.chunks = StoredChunks(model.mirror.tree, model.mirror.store)
         self._root = model.signed.manifest.root
+        self._maintainer = maintainer
         maintainer.models[self._root] = self.chunks
 
     async def run(self, announcer: Announcer, seen: trio.MemoryReceiveChannel[HeartbeatSeen]) -> None:
@@ -73,9 +75,10 @@ class DiskDonor:
                 self.lending.now(problem=str(error))
                 pause_s = RETRY_S
             with trio.move_on_after(pause_s):
-                self._departures = await departure(seen, self._departures)
+                self._counted = await news(seen, self._counted)
 
     async def _settle(self, announcer: Announcer) -> None:
+        await self._follow(announcer)
         tree, store, chunks = self._model.mirror.tree, self._model.mirror.store, self.chunks
         request = AssignChunks(announcer.generation, self._root, min(self._capacity, tree.chunk_count))
         answer = await self._session.tracker.ask(request, Assigned, self._assigned.encode())
@@ -83,16 +86,27 @@ class DiskDonor:
         chunks.ready = chunks.ready & wanted
         self.lending.now(state="fetching", assigned=len(wanted), ready=len(chunks.ready), problem="")
         pins = {tree.chunk(index).address for index in wanted}
-        await trio.to_thread.run_sync(store.pin, f"lent-{self._root.hex()[:32]}", pins)
+        await trio.to_thread.run_sync(store.pin, _pin(self._root), pins)
         announcer.changed()
-        missing = list(wanted - chunks.ready)
-        for start in range(0, len(missing), FETCHED_AT_ONCE):
-            part = missing[start : start + FETCHED_AT_ONCE]
-            await self._model.mirror.ensure(tree.chunk(index) for index in part)
-            chunks.ready = chunks.ready | IndexSet.of(part)
-            self.lending.now(ready=len(chunks.ready))
-            announcer.changed()
+        await fetch_into(chunks, wanted, self._model.mirror, self.lending, announcer)
         self.lending.now(state="paused" if chunks.paused else "running")
+
+    async def _follow(self, announcer: Announcer) -> None:
+        """Goes on with a later version of the model, when there is one."""
+        later = await self._session.later(self._model)
+        if later is None:
+            return
+        before, self._model = self._model.signed.manifest, later
+        self._root = root = later.signed.manifest.root
+        old, self.chunks = self.chunks, StoredChunks(later.mirror.tree, later.mirror.store)
+        if later.signed.manifest.content == before.content:
+            self.chunks.ready = old.ready  # signed anew; whoever still reads it under the old root may
+        else:
+            old.ready = self._assigned = EMPTY  # its bytes make room for the new ones
+        self.chunks.paused = old.paused
+        self._maintainer.models[root] = self.chunks
+        announcer.held[root] = self.chunks.held
+        await trio.to_thread.run_sync(later.mirror.store.unpin, _pin(before.root))
 
     def pause(self, announcer: Announcer, paused: bool) -> None:
         """Stops or goes on serving; what is kept stays on disk."""
@@ -100,3 +114,29 @@ class DiskDonor:
         state = "running" if self.chunks.ready == self._assigned else "fetching"
         self.lending.now(state="paused" if paused else state)
         announcer.changed()
+
+
+async def news(seen: trio.MemoryReceiveChannel[HeartbeatSeen], known: tuple[int, int]) -> tuple[int, int]:
+    """Waits until the tracker counts more departures of donors, or more models published, than are known; both."""
+    async for answer in seen:
+        if answer.departures > known[0] or answer.models > known[1]:
+            return answer.departures, answer.models
+    await trio.sleep_forever()
+
+
+async def fetch_into(
+    chunks: StoredChunks, wanted: IndexSet, mirror: Mirror, lending: Lending, announcer: Announcer
+) -> None:
+    """Has all of these in the store and served, a few at a time, telling of each few. OSError when some cannot be
+    had; what is ready stays."""
+    missing = list(wanted - chunks.ready)
+    for start in range(0, len(missing), FETCHED_AT_ONCE):
+        part = missing[start : start + FETCHED_AT_ONCE]
+        await mirror.ensure(mirror.tree.chunk(index) for index in part)
+        chunks.ready = chunks.ready | IndexSet.of(part)
+        lending.now(ready=len(chunks.ready))
+        announcer.changed()
+
+
+def _pin(root: bytes) -> str:
+    return f"lent-{root.hex()[:32]}"

@@ -156,6 +156,17 @@ class Session:
         self._current = found
         return found
 
+    async def later(self, model: OpenModel) -> OpenModel | None:
+        """The model as the swarm has it now, opened, when that is another version; None when it is not, or the
+        tracker is away. Raises a SwarmError when the other version is refused."""
+        if not self.online:
+            await self.connect()
+        for info in await self.models() if self.online else ():
+            if info.name == model.info.name and info.root != model.signed.manifest.root:
+                found = await self.open_model(info.name)
+                return None if found.signed.manifest.root == model.signed.manifest.root else found
+        return None
+
     async def experts(self, model: OpenModel, bank: ExpertBank, rules: Rules) -> RemoteExperts:
         """A model's experts, run by the donors of the swarm; by `bank`, here, where nobody else can.
 
