@@ -1,11 +1,12 @@
 """The families: one file each, found by the `model_type` of config.json.
 
 A family file reads from top to bottom: its configuration (strict: what it does not know it refuses), where
-its routed experts lie, its layers, and at the end `FAMILY`. To add one, write the file, name it in
-`FAMILIES`, and add its reference folders to the table in tests/engine/test_families.py.
+its routed experts lie, its layers, and at the end `FAMILY`. To add one, write the file, named by the
+`model_type`, and add its reference folders to the table in tests/engine/test_families.py.
 """
 
 import importlib
+import pkgutil
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -24,28 +25,16 @@ from engine.experts import ExpertLayout, Experts
 if TYPE_CHECKING:
     from engine.loader import Loader
 
-# Family file by model_type; kept here so that listing them loads none.
-FAMILIES: Mapping[str, str] = {
-    "deepseek_v3": "deepseek_v3",
+# Model types that have another one's file.
+OTHERS: Mapping[str, str] = {
     "deepseek_v32": "glm_moe_dsa",
-    "deepseek_v4": "deepseek_v4",
-    "glm4_moe": "glm4_moe",
-    "glm5_next": "glm5_next",
-    "glm_moe_dsa": "glm_moe_dsa",
-    "gpt_oss": "gpt_oss",
-    "hy_v3": "hy_v3",
-    "inkling_mm_model": "inkling",
     "kimi_k2": "deepseek_v3",
-    "kimi_k3": "kimi_k3",
-    "kimi_linear": "kimi_linear",
-    "minimax_m2": "minimax_m2",
-    "mixtral": "mixtral",
-    "olmoe": "olmoe",
-    "qwen2_moe": "qwen2_moe",
-    "qwen3_5_moe": "qwen3_5_moe",
     "qwen3_5_moe_text": "qwen3_5_moe",
-    "qwen3_moe": "qwen3_moe",
-    "qwen3_next": "qwen3_next",
+}
+# Family file by model type, from the files' names, so that listing them loads none.
+FAMILIES: Mapping[str, str] = {
+    **{module.name: module.name for module in pkgutil.iter_modules(__path__)},
+    **OTHERS,
 }
 
 C = TypeVar("C")
