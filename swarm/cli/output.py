@@ -29,11 +29,11 @@ def emit_json(value: Any) -> None:
 
 
 def table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """Columns set under their heads; every cell is cleaned."""
-    cells = [heads, *([clean_text(cell) for cell in row] for row in rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(heads))]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
-    return "\n".join(line.rstrip() for line in lines)
+    """Columns set under their heads, wide characters counted as such; every cell is cleaned."""
+    from tui.tables import Column, plain
+
+    cleaned = [[clean_text(cell) for cell in row] for row in rows]
+    return "\n".join(plain([Column(head) for head in heads], cleaned))
 
 
 @contextmanager

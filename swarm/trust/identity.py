@@ -5,6 +5,7 @@ import stat
 from pathlib import Path
 
 from swarm.errors import SwarmError
+from swarm.system import words_of_system
 from swarm.trust.files import write_atomically
 from swarm.wire.keys import KEY_BYTES, KeyPair
 
@@ -41,7 +42,7 @@ class Identity(KeyPair):
         except FileNotFoundError:
             raise NoSuchKey(path=path) from None
         except OSError as error:
-            raise UnreadableKey(path=path, reason=error.strerror or "it cannot be read") from error
+            raise UnreadableKey(path=path, reason=_words(error)) from error
         try:
             text = content.decode("ascii")
             if not text.startswith(_HEADER):
@@ -63,7 +64,7 @@ class Identity(KeyPair):
                 path=path, reason="another key is there, and it was kept; choose another place"
             ) from None
         except OSError as error:
-            raise UnreadableKey(path=path, reason=error.strerror or "it cannot be written") from error
+            raise UnreadableKey(path=path, reason=_words(error)) from error
 
     @classmethod
     def load_or_create(cls, path: Path) -> "Identity":
@@ -78,3 +79,8 @@ class Identity(KeyPair):
                 return cls.load(path)  # another process was quicker: both use its key
             return fresh
         return cls.load(path)
+
+
+def _words(error: OSError) -> str:
+    """What is wrong with a file that is named beside it."""
+    return words_of_system(OSError(error.errno, error.strerror))

@@ -15,6 +15,11 @@ def test_tables_line_up_and_hold_no_control_characters() -> None:
     assert "\x1b" not in shown
 
 
+def test_wide_characters_take_two_cells() -> None:
+    lines = table(("NAME", "SIZE"), [("模型", "1"), ("four", "2")]).splitlines()
+    assert lines == ["NAME  SIZE", "模型  1", "four  2"]
+
+
 def test_news_is_cleaned(capsys: pytest.CaptureFixture[str]) -> None:
     say("peer \x1b]0;owned\x07 said")
     captured = capsys.readouterr()
