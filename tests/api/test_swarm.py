@@ -1,31 +1,92 @@
 """Over a swarm: a real server of a model, a real server of the API that joined it, experts run by donors."""
 
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx2
+import openai
+import pytest
 
 from engine.chat import ChatSettings, Conversation, Finished
+from engine.engine import Engine
 from tests.api.stage import api_process, ask, says
-from tests.e2e.processes import serving
+from tests.e2e.processes import Served, serving, swarm
 from tests.engine.reference import opened
 
+TOKENS = 20
 
-def test_answers_over_a_swarm_are_those_of_chat(tmp_path: Path, oracle: Path) -> None:
-    conversation = Conversation(opened(oracle / "olmoe", "auto"))
-    events = list(conversation.say("Hello", ChatSettings(max_tokens=20)))
+
+@pytest.fixture(scope="module")
+def served(oracle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(tmp_path_factory.mktemp("server"), oracle / "olmoe") as it:
+        it.running.event("executing")
+        yield it
+
+
+@pytest.fixture(scope="module")
+def url(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    home = tmp_path_factory.mktemp("api")
+    with api_process(home, served.invite, "--audit", "50%", "--slots", "8") as it:
+        yield it
+
+
+@pytest.fixture(scope="module")
+def engine(oracle: Path) -> Engine:
+    return opened(oracle / "olmoe", "auto")
+
+
+def spoken(engine: Engine, text: str, count: int = TOKENS) -> str:
+    """What a conversation without any network answers, greedily."""
+    events = list(Conversation(engine).say(text, ChatSettings(max_tokens=count)))
     assert isinstance(events[-1], Finished)
-    with (
-        serving(tmp_path / "server", oracle / "olmoe") as served,
-        api_process(tmp_path / "api", served.invite, "--audit", "50%") as url,
-    ):
-        listed = httpx2.get(url + "/v1/models").json()["data"]
-        assert [(model["id"], model["loaded"]) for model in listed] == [(served.model, False)]
-        made = ask(url, says("Hello", max_tokens=20)).json()
-        assert made["choices"][0]["message"]["content"] == events[-1].text
-        state = httpx2.get(url + "/v1/swarm").json()
-        assert state["link"] == "online"
-        assert state["remote_calls"] > 0
-        assert {peer["role"] for peer in state["peers"]} == {"bytes", "experts"}
-        assert all(count == 1 for layer in state["experts"] for count in layer)
-        missing = ask(url, says("Hello", model="other"))
-        assert missing.status_code == 404
+    return events[-1].text
+
+
+def test_answers_over_a_swarm_are_those_of_chat(
+    url: str, served: Served, engine: Engine, oracle: Path, tmp_path: Path
+) -> None:
+    listed = httpx2.get(url + "/v1/models").json()["data"]
+    assert [(model["id"], model["loaded"]) for model in listed] == [(served.model, False)]
+    made = ask(url, says("Hello", max_tokens=TOKENS)).json()["choices"][0]["message"]["content"]
+    assert made == spoken(engine, "Hello")
+    chat = swarm(
+        tmp_path / "chat", "chat", "--local", oracle / "olmoe", "--plain", "--temperature", "0",
+        "--max-tokens", str(TOKENS),
+        stdin="Hello\n",
+    )  # fmt: skip
+    assert chat.returncode == 0, chat.stderr
+    assert chat.stdout.strip() == made.strip()
+    state = httpx2.get(url + "/v1/swarm").json()
+    assert state["link"] == "online"
+    assert state["remote_calls"] > 0
+    assert {peer["role"] for peer in state["peers"]} == {"bytes", "experts"}
+    assert all(count == 1 for layer in state["experts"] for count in layer)
+    assert ask(url, says("Hello", model="other")).status_code == 404
+
+
+def test_eight_mixed_requests_over_donors_are_each_as_alone(url: str, engine: Engine) -> None:
+    before = httpx2.get(url + "/v1/swarm").json()["remote_calls"]
+    asked = [(f"Question {number}: " + "why? " * (7 * number), 6 + 2 * number) for number in range(8)]
+
+    def one(number: int) -> str:
+        text, count = asked[number]
+        messages: Any = [{"role": "user", "content": text}]
+        with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=120) as client:
+            if number % 4 == 3:  # luck beside the others
+                ask(url, says(text, temperature=1.2, seed=number, n=2, max_tokens=count))
+            if number % 2:
+                stream = client.chat.completions.create(
+                    model="olmoe", messages=messages, temperature=0, max_tokens=count, stream=True
+                )
+                return "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+            whole = client.chat.completions.create(
+                model="olmoe", messages=messages, temperature=0, max_tokens=count
+            )
+            return whole.choices[0].message.content or ""
+
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(one, range(8)))
+    assert together == [spoken(engine, text, count) for text, count in asked]
+    assert httpx2.get(url + "/v1/swarm").json()["remote_calls"] > before
