@@ -1,6 +1,8 @@
-"""What the operating system says, in words for people, with the remedy where there is one."""
+"""What the operating system says, in words for people, with the remedy where there is one; and what it offers."""
 
 import errno
+import os
+from typing import TextIO
 
 REMEDIES = {
     errno.ENOSPC: "the disk is full; free some space, or some of Swarm's own with `swarm cache gc`",
@@ -24,3 +26,8 @@ def words_of_system(error: OSError) -> str:
     if error.errno is not None and error.errno in REMEDIES:
         return place + REMEDIES[error.errno]
     return place + (error.strerror or str(error) or type(error).__name__)
+
+
+def moves_cursor(stream: TextIO) -> bool:
+    """Whether a stream is a terminal on which lines can be written over."""
+    return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")

@@ -28,7 +28,7 @@ def donate_command(kind: str, size_bytes: int, model: str) -> list[str]:
     """The command that lends disk or compute to a model, or to the swarm's only one."""
     option = "--size" if kind == "disk" else "--ram"
     chosen = ["--model", model] if model else []
-    return [sys.executable, "-m", "swarm", "donate", kind, option, str(size_bytes), *chosen]
+    return [sys.executable, "-m", "swarm", "donate", kind, option, str(size_bytes), "--while-stdin", *chosen]
 
 
 @dataclass
@@ -57,6 +57,8 @@ class _Child:
 
     def end(self) -> None:
         """Wait for its end after `leave`; make it end, when it takes too long."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
         if self.process.poll() is None:
             try:
                 self.process.wait(END_S)
@@ -112,7 +114,7 @@ class Lending:
         for kind in kinds:
             process = subprocess.Popen(
                 self._command(kind, wanted[kind], model),
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # held open as long as we live, however we end
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -134,3 +136,5 @@ class Lending:
         for child in self._children:
             with suppress(ProcessLookupError):
                 child.process.terminate()
+            if child.process.stdin is not None:
+                child.process.stdin.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import queue
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ from dataclasses import asdict
 from typing import Any, TextIO, TypeVar
 
 from swarm.peers.settings import load_remembered
-from swarm.system import words_of_system
+from swarm.system import moves_cursor, words_of_system
 from tui import report, tables
 from tui.backend import Ask, Backend
 from tui.cleaner import clean, clean_line
@@ -59,7 +60,7 @@ class Lines:
         self._errors = errors
         self._prompt = prompt
         self._phase = ""
-        self._live = errors.isatty()
+        self._live = moves_cursor(errors)
         self.controller = Controller(options, self, load(options.home / "terminal.json"))
 
     # The conversation
@@ -169,7 +170,8 @@ class Lines:
         if self.options.json:
             return
         if self._live:
-            self._errors.write(f"\r\x1b[K{describe(progress)}")
+            width = shutil.get_terminal_size().columns  # a line that wraps could not be written over
+            self._errors.write(f"\r\x1b[K{describe(progress)[: max(1, width - 1)]}")
             self._errors.flush()
         elif progress.phase != self._phase and not self._prompt:
             begun = Progress(progress.phase, detail=progress.detail)  # how far it is would soon be old

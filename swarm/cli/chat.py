@@ -55,9 +55,11 @@ def command(
     INVITE is what `swarm serve` printed: where the swarm is and whose signature counts. Without it and
     without --tracker the swarm used last is taken, by whatever command.
 
-    Off a terminal each line of standard input is a question, and the answer is plain text on standard output.
+    Off a terminal, and on one that cannot move its cursor (TERM=dumb), each line of standard input is a
+    question, and the answer is plain text on standard output.
     """
     from swarm.peers.settings import home
+    from swarm.system import moves_cursor
     from tui.options import Options, Sampling
 
     target = parse_target(invite, tracker)
@@ -91,7 +93,7 @@ def command(
         trace=trace,
         json=as_json,
     )
-    on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    on_terminal = sys.stdin.isatty() and moves_cursor(sys.stdout)
     if on_terminal and not plain and not as_json:
         from tui.app import run
     else:

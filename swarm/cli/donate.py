@@ -1,5 +1,8 @@
 """`swarm donate`: lend compute or disk to a swarm, for as long as the command runs."""
 
+import os
+import signal
+import threading
 from typing import TYPE_CHECKING
 
 import click
@@ -23,6 +26,19 @@ def command() -> None:
     """
 
 
+def _end_with_stdin(_ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    """Ends the donor when standard input does: it belongs to a terminal that may be killed without a word."""
+    if not wanted:
+        return
+
+    def wait() -> None:
+        while os.read(0, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="swarm-stdin", daemon=True).start()
+
+
 def listening_options(function: "click.decorators.FC") -> "click.decorators.FC":
     """Where a donor listens, and how it reports."""
     for add in reversed(
@@ -37,6 +53,9 @@ def listening_options(function: "click.decorators.FC") -> "click.decorators.FC":
                 help="Be reached through the tracker only, even if there is another way.",
             ),
             metrics_option,
+            click.option(
+                "--while-stdin", is_flag=True, hidden=True, expose_value=False, callback=_end_with_stdin
+            ),
             click.option("--json", "as_json", is_flag=True, help="Print events, one JSON object a line."),
         )
     ):

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from swarm.errors import clean_text
+from swarm.system import moves_cursor
 from swarm.units import format_bytes
 
 _QUIET_S = 10.0
@@ -39,7 +40,7 @@ def table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 @contextmanager
 def byte_progress(label: str) -> Iterator[Callable[[int, int, str], None]]:
     """Gives `show(done, total, detail)`, which draws how far a count of bytes is and how fast it moves."""
-    if sys.stderr.isatty():
+    if moves_cursor(sys.stderr):
         with _bar(label) as show:
             yield show
     else:

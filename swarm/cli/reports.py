@@ -1,5 +1,6 @@
 """What a running server tells its operator: on a terminal, in a log, or as JSON events."""
 
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from swarm.cli.output import emit_json, say
 from swarm.peers.announce import Standing
 from swarm.peers.inspect import ModelFacts
 from swarm.peers.maintainer import Maintainer
+from swarm.system import moves_cursor
 from swarm.trust.manifest import SignedManifest
 from swarm.units import format_bytes
 from swarm.wire.address import Address
@@ -170,13 +172,14 @@ class StatusLine:
 
     def __init__(self, write: Callable[[str], object] | None = None, live: bool | None = None) -> None:
         self._write = write or sys.stderr.write
-        self.live = sys.stderr.isatty() if live is None else live
+        self.live = moves_cursor(sys.stderr) if live is None else live
         self._shown = False
 
     def show(self, text: str) -> None:
         """Replaces the line."""
         if self.live:
-            self._write(f"\r\x1b[K{text}")
+            width = shutil.get_terminal_size().columns  # a line that wraps could not be written over
+            self._write(f"\r\x1b[K{text[: max(1, width - 1)]}")
             sys.stderr.flush()
             self._shown = True
 

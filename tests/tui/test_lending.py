@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -71,15 +73,17 @@ def test_a_failure_is_told_in_its_own_words(log: list[tuple[str, int]]) -> None:
 
 
 def test_the_command_holds_no_secret() -> None:
-    assert donate_command("disk", 5, "")[-4:] == ["donate", "disk", "--size", "5"]
-    assert donate_command("compute", 7, "olmoe")[-6:] == [
-        "donate",
-        "compute",
-        "--ram",
-        "7",
-        "--model",
-        "olmoe",
-    ]
+    assert donate_command("disk", 5, "")[-5:] == ["donate", "disk", "--size", "5", "--while-stdin"]
+    asked = donate_command("compute", 7, "olmoe")
+    assert asked[-7:] == ["donate", "compute", "--ram", "7", "--while-stdin", "--model", "olmoe"]
+
+
+def test_a_donor_ends_when_its_terminal_is_killed() -> None:
+    waits = "import time; from swarm.cli.donate import _end_with_stdin as end; end(None, None, True); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", waits], stdin=subprocess.PIPE) as donor:
+        assert donor.stdin is not None
+        donor.stdin.close()  # as the system does when whoever held it is gone
+        assert donor.wait(60) == -signal.SIGTERM
 
 
 def test_nothing_to_start_is_an_error(tmp_path: Path) -> None:
