@@ -132,6 +132,8 @@ async def serve_whole(request: Request, copy: Path | None) -> bool:
             )
             with exposed(request.metrics, *samples) as metrics:
                 report.exposing(metrics)
+                if not request.as_json:
+                    say(f"Serving {model.info.name} for its operator, as a further server. Ctrl-C ends it.")
                 await _until(ended, partial(whole.run, announcer, seen), lambda _: None)
         report.ended(f"{maintainer.served.chunks} chunks served")
     return True

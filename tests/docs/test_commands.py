@@ -104,7 +104,8 @@ def free_port() -> int:
 
 def adapted(command: str, address: str, invite: str, empty: str) -> str:
     """A command of the text, for the swarm of the test and for this machine only."""
-    text = re.sub(r"swarm://…", empty if "serve" in command else invite, command)
+    new = "serve" in command and "--join" not in command
+    text = re.sub(r"swarm://…", empty if new else invite, command)
     text = (
         text.replace("192.0.2.7", address)
         .replace("--size 20GB", "--size 20MB")
