@@ -1,11 +1,12 @@
 """Handing out tasks to threads: whoever is free takes the next, so a busy core delays nobody."""
 
+import os
 from typing import Any
 
 from numba import types
 
 from engine.kernels.compile import intrinsic
-from engine.kernels.ir import I64, constant, data_pointer, offset
+from engine.kernels.ir import I32, I64, constant, data_pointer, function, offset
 
 pair: Any = types.UniTuple
 
@@ -67,3 +68,15 @@ def tasks_done(typing_context: Any, done: Any, place: Any) -> Any:
         return builder.load_atomic(offset(builder, pointer, arguments[1]), "acquire", 8)
 
     return types.int64(done, types.int64), generate
+
+
+@intrinsic
+def give_way(typing_context: Any) -> Any:
+    """Lets another thread have the processor: in a loop that waits for one that may not be running."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if os.name == "posix":
+            builder.call(function(builder, "sched_yield", I32, []), [])
+        return context.get_dummy_value()
+
+    return types.void(), generate

@@ -7,7 +7,7 @@ Both ways compute the same per block (`_block`) and merge blocks in increasing o
 import numpy as np
 from numba import prange
 
-from engine.kernels.atomic import mark_done, next_task, tasks_done
+from engine.kernels.atomic import give_way, mark_done, next_task, tasks_done
 from engine.kernels.attention_tile import QUERIES, score_tile, value_tile
 from engine.kernels.compile import kernel
 from engine.kernels.lanes import cache_value, lane_max, lane_sum
@@ -16,7 +16,7 @@ from engine.kernels.scalar import exp
 BLOCK = 128  # keys
 TILE = 16  # rows of a task, a multiple of QUERIES
 TOGETHER = 8  # keys that all heads of a task take in turn: they lie side by side in the cache
-RUN = 1024  # elements of a cache, side by side, worth reading together
+RUN = 2048  # elements of a cache, side by side, worth reading together
 
 
 @kernel
@@ -203,6 +203,8 @@ def attend(q, k, v, positions, start, dim, width, scale, window, sinks, keys, bi
     # With few rows, blocks are shared out too, and a task takes as many heads as lie in a good stretch of memory.
     split = kv_heads * tiles < 4 * threads or (direct and tiles == 1)
     group = min(kv_heads, max(1, RUN // k.shape[2])) if split and direct else 1
+    while group > 1 and (kv_heads + group - 1) // group * tiles * blocks < 4 * threads:
+        group = (group + 1) // 2  # enough tasks for all
     head_groups = (kv_heads + group - 1) // group
     pieces = blocks if split else 1
     tasks = head_groups * tiles * pieces
@@ -271,7 +273,7 @@ def attend(q, k, v, positions, start, dim, width, scale, window, sinks, keys, bi
             if place >= kv_heads * tiles:
                 break
             while tasks_done(done, 0) < tasks:
-                pass  # other threads are at their last blocks
+                give_way()  # other threads are at their last blocks
             tile, head = place // kv_heads, place % kv_heads
             if keys.shape[0] > 0:
                 begin = (tile // per_token) * shared + (tile % per_token) * a_tile

@@ -13,9 +13,9 @@ import numpy as np
 from numba import prange
 
 from engine.kernels.activation import activate
-from engine.kernels.atomic import mark_done, next_tasks, tasks_done
+from engine.kernels.atomic import give_way, mark_done, next_tasks, tasks_done
 from engine.kernels.compile import kernel
-from engine.kernels.integer_tile import KINDS, SCALES, WIDE, integer_pair, integer_tile
+from engine.kernels.integer_tile import KINDS, SCALES, WIDE, integer_tile
 from engine.kernels.quantize import quantize_group
 
 
@@ -68,8 +68,8 @@ def integer_experts(kind_name: str, scale_name: str) -> Any:
         later = counter[1:]
         done = np.zeros(runs, np.int64)
         for _ in prange(threads):
-            lines = np.zeros((2, WIDE, 32), np.float32)
-            gate, up, wide = lines[0], lines[1], lines[0]
+            gate = np.zeros((WIDE, 32), np.float32)
+            up = np.zeros((WIDE, 32), np.float32)
             both = np.empty(32, np.float32)
             while True:
                 task, end = next_tasks(counter, runs * inner_groups, threads)
@@ -83,12 +83,6 @@ def integer_experts(kind_name: str, scale_name: str) -> Any:
                         some = min(WIDE, bounds[run + 1] - first)
                         for part in range((count + 15) // 16):
                             at = base + (block * 2 + part) * layout[6]
-                            if some == 1:
-                                integer_pair(
-                                    kind, scale_kind, arena, at + layout[1], layout[2] - layout[1], groups, q, scale,
-                                    sums, sorted_row, first, lines, part * 16, WIDE * 32,
-                                )  # fmt: skip
-                                continue
                             integer_tile(
                                 kind, scale_kind, arena, at + layout[1], groups, q, scale, sums, sorted_row,
                                 first, some, gate, part * 16, 32,
@@ -113,6 +107,7 @@ def integer_experts(kind_name: str, scale_name: str) -> Any:
                                 32,
                             )
                     mark_done(done, run)
+            wide = gate
             while True:
                 task, end = next_tasks(later, runs * blocks, threads)
                 if task == end:
@@ -120,23 +115,16 @@ def integer_experts(kind_name: str, scale_name: str) -> Any:
                 for one in range(task, end):
                     run, block = one // blocks, one % blocks
                     while tasks_done(done, run) < inner_groups:
-                        pass  # another thread is at its last block of this expert
+                        give_way()  # another thread is at its last block of this expert
                     base = slot[order[bounds[run]]] * size
                     count = min(32, hidden - block * 32)
                     for first in range(bounds[run], bounds[run + 1], WIDE):
                         some = min(WIDE, bounds[run + 1] - first)
-                        at = base + layout[3] + block * 2 * layout[7]
-                        if some == 1 and count > 16:
-                            integer_pair(
-                                kind, scale_kind, arena, at, layout[7], inner_groups, h, h_scale, h_sums, same,
-                                first, wide, 0, 16,
+                        for part in range((count + 15) // 16):
+                            integer_tile(
+                                kind, scale_kind, arena, base + layout[3] + (block * 2 + part) * layout[7],
+                                inner_groups, h, h_scale, h_sums, same, first, some, wide, part * 16, 32,
                             )  # fmt: skip
-                        else:
-                            for part in range((count + 15) // 16):
-                                integer_tile(
-                                    kind, scale_kind, arena, at + part * layout[7], inner_groups, h, h_scale, h_sums,
-                                    same, first, some, wide, part * 16, 32,
-                                )  # fmt: skip
                         for t in range(some):
                             pair = order[first + t]
                             if biased:

@@ -1,8 +1,9 @@
 """The inner tile of the integer path: 16 rows of packed weights times some tokens.
 
-A panel is 16 rows, one stretch of memory that is read once from its start to its end: blocks of the weights of
-`SCALED` groups and then the 64 bytes of their scales, 16 a group. A last block that is not full is filled up
-with zeros. A group's weights are 512 bytes for q8: [8 steps][16 rows][4 inputs]; 256 for the 4-bit formats,
+A panel is 16 rows, one stretch of memory that is read once from its start to its end, which processors foresee by
+themselves (asking for lines in advance, or reading two panels at a time, was measured to be slower): blocks of the
+weights of `SCALED` groups and then the 64 bytes of their scales, 16 a group. A last block that is not full is filled
+up with zeros. A group's weights are 512 bytes for q8: [8 steps][16 rows][4 inputs]; 256 for the 4-bit formats,
 where byte i of the first, second, … 64 holds step 0, 1, 2, 3 in its low and step 4, 5, 6, 7 in its high half.
 
 Across groups: acc = fma(float(dot), weight_scale · x_scale, acc), in f32, in increasing order.
@@ -22,7 +23,6 @@ KINDS = ("q8", "q4", "int4", "mxfp4")
 SCALES = ("f16", "bf16", "f32", "e8m0")
 SCALE_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "e8m0": 1}
 SCALED = {kind: 4 // size for kind, size in SCALE_BYTES.items()}  # groups whose scales fill 64 bytes
-AHEAD = 4096  # bytes of weights asked for in advance, when a single token waits for memory
 WIDE = isa().tokens  # the most tokens a tile takes
 
 
@@ -76,12 +76,10 @@ def half_to_float(builder: Builder, bits: Value, half: bool) -> Value:
 def write_tile(
     builder: Builder, isa_name: str, kind: str, scale_kind: str, tokens: int, p: dict[str, Value]
 ) -> None:
-    """Code for `tokens` tokens and, where `p` has the key "second", for two panels at once; `p` holds pointers and
-    strides (see `integer_tile` and `integer_pair`)."""
+    """Code for `tokens` tokens; `p` holds pointers and strides (see `integer_tile`)."""
     b, chosen = builder, ISAS[isa_name]
-    panels = [p["panel"], *([offset(b, p["panel"], p["second"])] if "second" in p else [])]
     writer = WRITERS[isa_name](b, kind, chosen.lanes)
-    writer.chains = 4 // len(panels) if tokens == 1 else 1
+    writer.chains = 4 if tokens == 1 else 1
     floats = vector(w.F32, chosen.lanes)
     size, scaled = weight_bytes(kind), SCALED[scale_kind]
     last = b.sub(p["count"], constant(I64, 1))
@@ -95,49 +93,38 @@ def write_tile(
         x_sums.append(offset(b, p["sums"], b.mul(row, p["groups"])))
     zero = constant(floats, 0.0)
     pieces = range(writer.pieces)
-    totals = [[[w.variable(b, zero) for _ in pieces] for _ in range(tokens)] for _ in panels]
+    totals = [[w.variable(b, zero) for _ in pieces] for _ in range(tokens)]
     with w.cgutils.for_range(b, p["groups"], intp=I64) as loop:
         g = loop.index
         block, place = b.udiv(g, constant(I64, scaled)), b.urem(g, constant(I64, scaled))
-        at_block = b.mul(block, constant(I64, block_bytes(kind, scale_kind)))
-        at_group = b.add(at_block, b.mul(place, constant(I64, size)))
-        at_scales = b.add(
-            b.add(at_block, b.mul(place, constant(I64, 64 // scaled))), constant(I64, scaled * size)
-        )
-        for panel, slots in zip(panels, totals, strict=True):
-            group, scales = offset(b, panel, at_group), offset(b, panel, at_scales)
-            if tokens == 1:
-                for line in range(0, size, 64):
-                    w.prefetch(b, offset(b, group, AHEAD + line))
-                w.prefetch(b, offset(b, scales, AHEAD))
-            steps = writer.steps(group)
-            w_scales = [
-                widen_scales(
-                    b,
-                    scale_kind,
-                    offset(b, scales, piece * chosen.lanes * SCALE_BYTES[scale_kind]),
-                    chosen.lanes,
-                    chosen.half,
-                )
-                for piece in pieces
-            ]
-            for token in range(tokens):
-                dots = writer.group(
-                    steps,
-                    offset(b, xs[token], b.mul(g, constant(I64, 32))),
-                    b.load(offset(b, x_sums[token], g)),
-                )
-                x_scale = splat(b, b.load(offset(b, x_scales[token], g)), chosen.lanes)
-                for piece in pieces:
-                    slot = slots[token][piece]
-                    scale = b.fmul(w_scales[piece], x_scale)
-                    b.store(w.fma(b, b.sitofp(dots[piece], floats), scale, b.load(slot)), slot)
-    for number, slots in enumerate(totals):
-        out = offset(b, p["out"], p["out_second"]) if number else p["out"]
+        start = offset(b, p["panel"], b.mul(block, constant(I64, block_bytes(kind, scale_kind))))
+        group = offset(b, start, b.mul(place, constant(I64, size)))
+        scales = offset(b, start, scaled * size)
+        steps = writer.steps(group)
+        at = offset(b, scales, b.mul(place, constant(I64, 16 * SCALE_BYTES[scale_kind])))
+        w_scales = [
+            widen_scales(
+                b,
+                scale_kind,
+                offset(b, at, piece * chosen.lanes * SCALE_BYTES[scale_kind]),
+                chosen.lanes,
+                chosen.half,
+            )
+            for piece in pieces
+        ]
         for token in range(tokens):
+            dots = writer.group(
+                steps, offset(b, xs[token], b.mul(g, constant(I64, 32))), b.load(offset(b, x_sums[token], g))
+            )
+            x_scale = splat(b, b.load(offset(b, x_scales[token], g)), chosen.lanes)
             for piece in pieces:
-                line = offset(b, out, b.mul(p["stride"], constant(I64, token)))
-                store(b, b.load(slots[token][piece]), offset(b, line, piece * chosen.lanes), 4)
+                slot = totals[token][piece]
+                scale = b.fmul(w_scales[piece], x_scale)
+                b.store(w.fma(b, b.sitofp(dots[piece], floats), scale, b.load(slot)), slot)
+    for token in range(tokens):
+        for piece in pieces:
+            line = offset(b, p["out"], b.mul(p["stride"], constant(I64, token)))
+            store(b, b.load(totals[token][piece]), offset(b, line, piece * chosen.lanes), 4)
 
 
 def make_tile(isa_name: str) -> Any:
@@ -165,8 +152,10 @@ def make_tile(isa_name: str) -> Any:
                 "count": a[10], "out": offset(builder, pointer(11, w.F32), a[12]), "stride": a[13],
             }  # fmt: skip
             wide = ISAS[isa_name].tokens
+            # Where sequences are decoded together, few tokens share an expert.
+            sizes = [size for size in (1, 2, 4, 8) if size < wide]
             w.by_count(
-                builder, p, sorted({1, min(4, wide), wide}), f"integer_tile_{isa_name}_{names[0]}_{names[1]}",
+                builder, p, [*sizes, wide], f"integer_tile_{isa_name}_{names[0]}_{names[1]}",
                 lambda body, tokens, arguments: write_tile(body, isa_name, *names, tokens, arguments),
             )  # fmt: skip
             return context.get_dummy_value()
@@ -185,49 +174,4 @@ out[place + t · stride + r] = row r of the panel at byte `start` of `data` time
 t], for t < count <= WIDE. Up to WIDE lines of `out` are overwritten, also beyond count. `kind` and
 `scale_kind` are constants: places in KINDS and SCALES. All arrays are contiguous: data uint8, q int8 [N, 32 ·
 groups], scale f32 and sums int32 [N, groups], index int64, out f32.
-"""
-
-
-def make_pair(isa_name: str) -> Any:
-    """The tile of two panels for one token, for one instruction set; `integer_pair` is the one for the CPU at hand."""
-
-    @intrinsic
-    def tile(
-        typing_context: Any, kind: Any, scale_kind: Any, data: Any, start: Any, second: Any, groups: Any, q: Any,
-        scale: Any, sums: Any, index: Any, first: Any, out: Any, place: Any, out_second: Any,
-    ) -> Any:  # fmt: skip
-        if not (isinstance(kind, types.IntegerLiteral) and isinstance(scale_kind, types.IntegerLiteral)):
-            return None
-        names = KINDS[kind.literal_value], SCALES[scale_kind.literal_value]
-
-        def generate(context: Any, builder: Any, signature: Any, a: Any) -> Any:
-            kinds = signature.args
-
-            def pointer(position: int, element: Any) -> Value:
-                return w.data_pointer(context, builder, kinds[position], a[position], element)
-
-            one, none = constant(I64, 1), constant(I64, 0)
-            p = {
-                "panel": offset(builder, pointer(2, I8), a[3]), "second": a[4], "groups": a[5],
-                "q": pointer(6, I8), "scale": pointer(7, w.F32), "sums": pointer(8, I32),
-                "index": pointer(9, I64), "first": a[10], "count": one,
-                "out": offset(builder, pointer(11, w.F32), a[12]), "out_second": a[13], "stride": none,
-            }  # fmt: skip
-            w.by_count(
-                builder, p, [1], f"integer_pair_{isa_name}_{names[0]}_{names[1]}",
-                lambda body, tokens, arguments: write_tile(body, isa_name, *names, tokens, arguments),
-            )  # fmt: skip
-            return context.get_dummy_value()
-
-        i = types.intp
-        return types.void(kind, scale_kind, data, i, i, i, q, scale, sums, index, i, out, i, i), generate
-
-    return tile
-
-
-integer_pair = make_pair(isa().name)
-"""integer_pair(kind, scale_kind, data, start, second, groups, q, scale, sums, index, first, out, place, out_second)
-
-What `integer_tile` does for one token, for the panel at byte `start` of `data` and for the one `second` bytes on,
-whose outputs go to out[place + out_second + r]. Two stretches of memory read side by side come faster than one.
 """
