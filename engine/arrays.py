@@ -1,5 +1,6 @@
 """Names for the array types of the engine, and memory aligned for vector loads."""
 
+import math
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,9 +28,7 @@ def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     A token's own rows are small: finding them an aligned place would take longer than it saves.
     """
     kind = np.dtype(dtype)
-    size = kind.itemsize
-    for side in shape:
-        size *= side
+    size = math.prod(shape) * kind.itemsize
     if size < SMALL_BYTES:
         return np.empty(shape, kind)
     return aligned_bytes(size).view(kind).reshape(shape)

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from engine.arrays import Array, aligned
 from engine.errors import CannotRewind
+from engine.kernels import narrow
 from engine.memory import own_bytes
 
 FIRST_CAPACITY = 256  # positions; doubled whenever they run out
@@ -184,7 +185,7 @@ class KeyValue:
         dtype."""
         first = position - self.start
         for array, value in zip(self.arrays, values, strict=True):
-            array[first : first + len(value)] = value
+            narrow(value, array[first : first + len(value)])
 
     def commit(self, length: int) -> None:
         """Nothing to do: rows count by the state's length."""

@@ -59,6 +59,7 @@ class _Pool:
         self.residency = Residency(len(layers) * per_layer, slots)
         self.arena = arena(slots, shape.nbytes)
         self.loading: dict[int, Job] = {}  # by expert number
+        self._whole = False
 
     def at(self, number: int) -> tuple[int, int]:
         """(layer, expert) of an expert number."""
@@ -69,6 +70,13 @@ class _Pool:
         for expert in [expert for expert, job in self.loading.items() if job.done]:
             if self.loading.pop(expert).error is not None:
                 self.residency.release([expert])
+
+    @property
+    def whole(self) -> bool:
+        """Whether all experts are in memory, for good."""
+        if not self._whole and not self.loading and self.residency.slots == len(self.residency.slot_of):
+            self._whole = bool((self.residency.slot_of != NOBODY).all())
+        return self._whole
 
     def busy_slots(self) -> set[int]:
         return {int(self.residency.slot_of[expert]) for expert in self.loading}
@@ -139,12 +147,14 @@ class ExpertBank:
             if layer in self._guesses:
                 self._judge(self._guesses.pop(layer), expert)
             number = expert.astype(np.int64) + pool.first[layer]
-            pool.settle()
+            if pool.loading:
+                pool.settle()
             slot = pool.residency.slot_of[number]
-            if not pool.loading and (slot != NOBODY).all():
-                used = np.unique(number)
-                pool.residency.use(used)
+            if pool.whole or (not pool.loading and (slot != NOBODY).all()):
+                used = set(number.tolist())
                 self._stats.hits += len(used)
+                if not pool.whole:
+                    pool.residency.use(np.array(sorted(used)))
                 return run_experts(pool.shape, pool.arena, rows, slot, row)
             return self._run_in_rounds(layer, pool, rows, number, row)
 
@@ -323,7 +333,7 @@ class LocalExperts:
         """See `engine.experts.Experts`."""
         count, k = ids.shape
         packed = quantize_rows(rows) if self.bank.shape(layer).integer else rows
-        row = np.repeat(np.arange(count, dtype=np.int32), k)
+        row = np.zeros(k, np.int32) if count == 1 else np.repeat(np.arange(count, dtype=np.int32), k)
         return combine(self.bank.run(layer, packed, ids.reshape(-1), row), weights)
 
     def prefetch(self, layer: int, ids: I32) -> None:

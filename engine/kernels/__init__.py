@@ -25,6 +25,7 @@ from engine.kernels.elementwise import (
     topk,
 )  # fmt: skip
 from engine.kernels.experts import ExpertRows, ExpertShape, combine, pack_expert, run_experts, run_mlp
+from engine.kernels.half import narrow
 from engine.kernels.matrix import Matrix, matmul, matmul_parts, pack, stackable
 from engine.kernels.norms import dots, l2_normalize, layer_norm, rms_norm, softmax, sums
 from engine.kernels.packing import LAYOUT_VERSION, Packing, Weights, choose
@@ -37,7 +38,7 @@ __all__ = [
     "attention", "choose",
     "combine", "device", "dots", "erf", "exp", "gelu", "gelu_tanh", "inverse_frequencies", "inverse_rope",
     "kernel",
-    "l2_normalize", "layer_norm", "log", "log1p", "log_sigmoid", "matmul", "matmul_parts", "on_compile",
+    "l2_normalize", "layer_norm", "log", "log1p", "log_sigmoid", "matmul", "matmul_parts", "narrow", "on_compile",
     "pack",
     "pack_expert", "physical_cores", "powers", "quantize_rows", "rms_norm", "rope", "rope_tables",
     "run_experts",

@@ -6,7 +6,7 @@ output row is rounded to int16 in groups of 32 (rule of the activations, 32767 f
 remote experts give the same.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from engine.kernels.experts_float import float_experts
 from engine.kernels.experts_integer import integer_experts
 from engine.kernels.matrix import padded_columns
 from engine.kernels.packing import CHUNK, Packing, Weights, choose, pack_into
+from engine.kernels.quantize import combine_group
 from engine.kernels.rows import Rows, quantize_rows
 from engine.kernels.scalar import fused
 from engine.kernels.threads import launch, over_rows
@@ -35,6 +36,21 @@ class ExpertShape:
     packing: Packing
     activation: Activation = SILU
     biases: bool = False
+    nbytes: int = field(init=False, repr=False, compare=False)
+    """Bytes of a packed expert, a multiple of 64."""
+    layout: Array = field(init=False, repr=False, compare=False)
+    """What the kernels take, see `integer_experts`."""
+    parameters: F32 = field(init=False, repr=False, compare=False)
+    """Those of the activation."""
+
+    def __post_init__(self) -> None:
+        offsets = self.offsets()
+        nbytes = offsets[4] + (_round_up(4 * self.hidden) if self.biases else 0)
+        inner, outer = 2 * self.packing.panel_bytes(self.hidden), self.packing.panel_bytes(self.intermediate)
+        numbers = (nbytes, *offsets, inner, outer, self.hidden, self.intermediate, self.biases)
+        object.__setattr__(self, "nbytes", nbytes)
+        object.__setattr__(self, "layout", np.array(numbers, np.int64))
+        object.__setattr__(self, "parameters", self.activation.parameters())
 
     @classmethod
     def of(
@@ -64,17 +80,6 @@ class ExpertShape:
         outer = self.packing.nbytes(self.hidden, self.intermediate)
         bias = _round_up(8 * self.intermediate) if self.biases else 0
         return 0, panel, inner, inner + outer, inner + outer + bias
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of a packed expert, a multiple of 64."""
-        return self.offsets()[4] + (_round_up(4 * self.hidden) if self.biases else 0)
-
-    def layout(self) -> Array:
-        """What the kernels take, see `integer_experts`."""
-        inner, outer = 2 * self.packing.panel_bytes(self.hidden), self.packing.panel_bytes(self.intermediate)
-        numbers = (self.nbytes, *self.offsets(), inner, outer, self.hidden, self.intermediate, self.biases)
-        return np.array(numbers, np.int64)
 
 
 def _round_up(count: int) -> int:
@@ -143,6 +148,14 @@ def pack_expert(
     return data
 
 
+def _within(numbers: I32, limit: int) -> bool:
+    """Whether all are at least 0 and below `limit`."""
+    if len(numbers) > 64:
+        return bool(numbers.min() >= 0 and numbers.max() < limit)
+    few = numbers.tolist()  # faster than two reductions
+    return not few or (min(few) >= 0 and max(few) < limit)
+
+
 def _check(shape: ExpertShape, arena: U8, x: F32 | Rows, slot: I32, row: I32) -> None:
     cols = x.cols if isinstance(x, Rows) else x.shape[1]
     if cols != shape.hidden:
@@ -151,9 +164,7 @@ def _check(shape: ExpertShape, arena: U8, x: F32 | Rows, slot: I32, row: I32) ->
         raise ValueError(f"the arena must be contiguous [slots, {shape.nbytes}], not {list(arena.shape)}")
     if len(slot) != len(row):
         raise ValueError(f"{len(slot)} slots were given with {len(row)} rows")
-    if len(slot) and not (
-        slot.min() >= 0 and slot.max() < len(arena) and row.min() >= 0 and row.max() < len(x)
-    ):
+    if not (_within(slot, len(arena)) and _within(row, len(x))):
         raise ValueError(f"slots must be below {len(arena)} and rows below {len(x)}, and neither negative")
 
 
@@ -162,13 +173,13 @@ def _launch(
 ) -> None:
     flat = arena.reshape(-1)
     work = 3 * len(slot) * shape.hidden * shape.intermediate
-    code, parameters = shape.activation.code, shape.activation.parameters()
+    code, parameters = shape.activation.code, shape.parameters
     if shape.integer:
         rows = x if isinstance(x, Rows) else quantize_rows(x)
         run = integer_experts(shape.packing.kind, shape.packing.scale)
         with launch(work) as count:
             run(
-                flat, flat.view(np.float32), shape.layout(), code, parameters, rows.q, rows.scale,
+                flat, flat.view(np.float32), shape.layout, code, parameters, rows.q, rows.scale,
                 rows.sums, slot, row,
                 values, scale, plain, count,
             )  # fmt: skip
@@ -178,7 +189,7 @@ def _launch(
     block = max(1, shape.packing.block // CHUNK)
     with launch(work) as count:
         float_experts(shape.packing.kind)(
-            flat, flat.view(np.float32), shape.layout(), block, code, parameters, padded_columns(x), slot,
+            flat, flat.view(np.float32), shape.layout, block, code, parameters, padded_columns(x), slot,
             row, plain,
             count,
         )  # fmt: skip
@@ -218,16 +229,19 @@ def run_mlp(shape: ExpertShape, data: U8, x: F32 | Rows) -> F32:
 
 @kernel
 def _combine_rounded(values, scale, weights, out):  # type: ignore[no-untyped-def]
-    k, cols = weights.shape[1], out.shape[1]
+    k, cols, groups = weights.shape[1], out.shape[1], scale.shape[1]
     for n in range(out.shape[0]):
-        for g in range(scale.shape[1]):
-            first, last = g * 32, min(g * 32 + 32, cols)
-            for i in range(first, last):
-                out[n, i] = np.float32(0)
+        for g in range(cols // 32):
+            combine_group(
+                values, n * k * cols + g * 32, cols, scale, n * k * groups + g, groups, weights, n * k, k, out,
+                n * cols + g * 32,
+            )  # fmt: skip
+        for i in range(cols // 32 * 32, cols):
+            total = np.float32(0)
             for j in range(k):
-                weight, unit = weights[n, j], scale[n * k + j, g]
-                for i in range(first, last):
-                    out[n, i] = fused(weight, np.float32(values[n * k + j, i]) * unit, out[n, i])
+                value = np.float32(values[n * k + j, i]) * scale[n * k + j, groups - 1]
+                total = fused(weights[n, j], value, total)
+            out[n, i] = total
 
 
 @kernel
@@ -250,14 +264,15 @@ def combine(outputs: ExpertRows, weights: F32) -> F32:
     if len(outputs) != count * k:
         raise ValueError(f"{count} rows of {k} experts need {count * k} outputs, not {len(outputs)}")
     out = aligned((count, outputs.values.shape[1]), np.float32)
-    weights = np.ascontiguousarray(weights)
+    weights, values = np.ascontiguousarray(weights, np.float32), np.ascontiguousarray(outputs.values)
+    scale = np.ascontiguousarray(outputs.scale, np.float32)
 
     def run(rows: slice) -> None:
         pairs = slice(rows.start * k, rows.stop * k)
         if outputs.integer:
-            _combine_rounded(outputs.values[pairs], outputs.scale[pairs], weights[rows], out[rows])
+            _combine_rounded(values[pairs], scale[pairs], weights[rows], out[rows])
         else:
-            _combine_plain(outputs.values[pairs], weights[rows], out[rows])
+            _combine_plain(values[pairs], weights[rows], out[rows])
 
     over_rows(count, k * out.size, run)
     return out

@@ -150,7 +150,9 @@ def matmul_parts(x: F32 | Rows, w: Matrix) -> list[F32]:
     flat = aligned((count * w.rows,), np.float32)
     if count:
         _run(x, w, flat)
-    ends = np.cumsum(w.parts) * count
-    return [
-        flat[end - count * rows : end].reshape(count, rows) for end, rows in zip(ends, w.parts, strict=True)
-    ]
+    outputs, start = [], 0
+    for rows in w.parts:
+        end = start + count * rows
+        outputs.append(flat[start:end].reshape(count, rows))
+        start = end
+    return outputs

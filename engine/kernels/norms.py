@@ -8,13 +8,15 @@ from engine.arrays import F32, aligned
 from engine.kernels.compile import kernel
 from engine.kernels.lanes import lane_dot, lane_sum
 from engine.kernels.scalar import exp
-from engine.kernels.threads import over_rows
+from engine.kernels.threads import LARGE, over_rows
 
 NONE: Any = np.empty(0, np.float32)
 
 
 def _lines(x: F32, width: int | None) -> F32:
     """x as contiguous lines of `width` (None: its last dimension)."""
+    if width is None and x.ndim == 2 and x.dtype == np.float32 and x.flags.c_contiguous:
+        return x
     wide = x.shape[-1] if width is None else width
     if wide < 1 or x.shape[-1] % wide:
         raise ValueError(f"lines of {x.shape[-1]} cannot be split into groups of {width}")
@@ -60,8 +62,11 @@ def rms_norm(
         some = slice(rows.start * each, rows.stop * each)
         _rms_norm(lines[some], given, np.float32(epsilon), plus, out[some])
 
-    over_rows(spans, lines.size, run)
-    return out.reshape(x.shape)
+    if lines.size < LARGE:
+        _rms_norm(lines, given, np.float32(epsilon), plus, out)
+    else:
+        over_rows(spans, lines.size, run)
+    return out if lines is x else out.reshape(x.shape)
 
 
 @kernel
@@ -121,8 +126,11 @@ def softmax(x: F32) -> F32:
     """Softmax over the last dimension; same shape as x."""
     lines = _lines(x, None)
     out = aligned(lines.shape, np.float32)
-    over_rows(len(lines), lines.size, lambda rows: _softmax(lines[rows], out[rows]))
-    return out.reshape(x.shape)
+    if lines.size < LARGE:
+        _softmax(lines, out)
+    else:
+        over_rows(len(lines), lines.size, lambda rows: _softmax(lines[rows], out[rows]))
+    return out if lines is x else out.reshape(x.shape)
 
 
 @kernel

@@ -85,3 +85,36 @@ def quantize_group(
 
     i = types.intp
     return result(x, i, i, types.float32, q, i, i), generate
+
+
+@intrinsic
+def combine_group(
+    typing_context: Any, values: Any, start: Any, stride: Any, scale: Any, scale_start: Any, scale_stride: Any,
+    weights: Any, first: Any, count: Any, out: Any, place: Any,
+) -> Any:  # fmt: skip
+    """out.flat[place + i] = sum over j < count of weights.flat[first + j] · (value j)[i], i < 32, by fma in
+    increasing j.
+
+    (value j)[i] is values.flat[start + j · stride + i] times scale.flat[scale_start + j · scale_stride]. values int16,
+    the others f32, all contiguous.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, a: Any) -> Any:
+        b, kinds = builder, signature.args
+        source = offset(b, w.data_pointer(context, b, kinds[0], a[0], I16), a[1])
+        units = offset(b, w.data_pointer(context, b, kinds[3], a[3], w.F32), a[4])
+        shares = offset(b, w.data_pointer(context, b, kinds[6], a[6], w.F32), a[7])
+        target = offset(b, w.data_pointer(context, b, kinds[9], a[9], w.F32), a[10])
+        total = w.cgutils.alloca_once(b, FLOATS)
+        b.store(constant(FLOATS, 0.0), total)
+        with w.cgutils.for_range(b, a[8], intp=I64) as loop:
+            whole = load(b, offset(b, source, b.mul(loop.index, a[2])), vector(I16, GROUP), 2)
+            unit = splat(b, b.load(offset(b, units, b.mul(loop.index, a[5]))), GROUP)
+            share = splat(b, b.load(offset(b, shares, loop.index)), GROUP)
+            value = b.fmul(b.sitofp(whole, FLOATS), unit)
+            b.store(w.fma(b, share, value, b.load(total)), total)
+        store(b, b.load(total), target, 4)
+        return context.get_dummy_value()
+
+    i = types.intp
+    return types.void(values, i, i, scale, i, i, weights, i, i, out, i), generate

@@ -9,7 +9,7 @@ import numpy as np
 from engine.arrays import F32, I32, Array, aligned
 from engine.kernels.compile import kernel
 from engine.kernels.scalar import pow64, sincos64
-from engine.kernels.threads import over_rows
+from engine.kernels.threads import LARGE, over_rows
 
 
 @kernel
@@ -80,7 +80,10 @@ def rope(x: F32, cos: F32, sin: F32, *, interleaved: bool = False, first: int = 
     def run(rows: slice) -> None:
         _rope(x[rows], cos[rows], sin[rows], first, interleaved, out[rows])
 
-    over_rows(len(x), x.size, run)
+    if x.size < LARGE:
+        _rope(x, cos, sin, first, interleaved, out)
+    else:
+        over_rows(len(x), x.size, run)
     return out
 
 

@@ -12,7 +12,7 @@ from engine.arrays import F32, Array, aligned
 from engine.formats.groups import GROUP
 from engine.kernels.compile import kernel
 from engine.kernels.quantize import quantize_group
-from engine.kernels.threads import over_rows
+from engine.kernels.threads import LARGE, over_rows
 
 __all__ = ["Rows", "quantize_rows"]
 
@@ -82,5 +82,8 @@ def quantize_rows(x: F32) -> Rows:
     q, scale = aligned((count, groups * GROUP), np.int8), aligned((count, groups), np.float32)
     sums = aligned((count, groups), np.int32)
     x = np.ascontiguousarray(x)
-    over_rows(count, x.size, lambda rows: _quantize(x[rows], q[rows], scale[rows], sums[rows]))
+    if x.size < LARGE:
+        _quantize(x, q, scale, sums)
+    else:
+        over_rows(count, x.size, lambda rows: _quantize(x[rows], q[rows], scale[rows], sums[rows]))
     return Rows(q, scale, sums, cols)
