@@ -24,6 +24,7 @@ from swarm.wire.rpc import Buffer
 
 GROUP = 32
 PAIR_BYTES = 4
+_ONE_ROW = np.zeros(1, np.intp)
 UNSIGNED = ExpertOutputs(bytes(64))
 """What the digest of a reply is taken over, in place of the message that holds the receipt."""
 
@@ -87,6 +88,10 @@ class Work:
     def __len__(self) -> int:
         return len(self.expert)
 
+    def part(self, pairs: Array) -> "Work":
+        """Some of the pairs, with the same rows."""
+        return Work(self.layer, self.expert[pairs], self.row[pairs], self.rows)
+
 
 def pieces(form: Form, work: Work) -> list[Array]:
     """Splits pairs (indices [P]) into calls that keep to the limits, consecutive rows together."""
@@ -109,10 +114,12 @@ def pieces(form: Form, work: Work) -> list[Array]:
 
 def encode_call(form: Form, bank: int, work: Work, pairs: Array) -> tuple[RunExperts, bytes]:
     """The request for some pairs of a piece of work; each of their rows is sent once."""
-    count = len(pairs)
-    used, row = np.unique(work.row[pairs], return_inverse=True)
+    count, rows = len(pairs), work.rows
+    if len(rows) == 1:
+        used, row = _ONE_ROW, np.zeros(count, "<u2")
+    else:
+        used, row = np.unique(work.row[pairs], return_inverse=True)
     parts = [work.expert[pairs].astype("<u2").tobytes(), row.astype("<u2").tobytes()]
-    rows = work.rows
     if isinstance(rows, Rows):
         everything = len(used) == len(rows)
         parts.append((rows.q if everything else rows.q[used]).tobytes())

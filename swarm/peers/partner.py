@@ -207,7 +207,7 @@ class Remote:
             reply = await peer.request(message, request)
         finally:
             self.in_flight -= 1
-        part = Work(work.layer, work.expert[pairs], work.row[pairs], work.rows)
+        part = work.part(pairs)
         return self.read(form, part, message, request, reply, started)
 
     def call(self, form: Form, work: Work, pairs: Array, told: Callable[[], None]) -> Call | None:
@@ -223,8 +223,7 @@ class Remote:
         if question is None:
             return None
         self.in_flight += 1
-        part = Work(work.layer, work.expert[pairs], work.row[pairs], work.rows)
-        return Call(self, form, part, message, request, peer, question, trio.current_time())
+        return Call(self, form, work.part(pairs), message, request, peer, question, trio.current_time())
 
     def read(
         self, form: Form, work: Work, message: RunExperts, request: bytes, reply: rpc.Reply, started: float

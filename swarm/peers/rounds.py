@@ -156,12 +156,19 @@ class Round:
         """Divides pairs among donors that were not tried, and asks; what nobody holds is pursued further."""
         layer, expert = self._work.layer, self._work.expert[pairs]
         remotes = self._pool.usable(without=tried)
+        if len(remotes) == 1 and self._is_one_call(pairs):
+            share = self._share(pairs, tried, waits)
+            if remotes[0].holds_all(layer, share.experts):
+                self._start(share, remotes[0], cause)
+                return
+            self._shares.remove(share)
+            self._missing -= 1
         candidates = [remote.candidate(layer) for remote in remotes]
         wanted = sorted(Counter(expert.tolist()).items())
         placed, nobody = choose(wanted, candidates, next(self._pool.turn))
         for place, experts in placed.items():
             mine = pairs if len(experts) == len(wanted) else pairs[np.isin(expert, experts)]
-            for piece in pieces(self._form, self._part(mine)):
+            for piece in pieces(self._form, self._work.part(mine)):
                 self._start(self._share(mine[piece], tried, waits), remotes[place], cause)
         if nobody:
             share = self._share(pairs[np.isin(expert, nobody)], tried, waits)
@@ -173,8 +180,8 @@ class Round:
         self._missing += 1
         return share
 
-    def _part(self, pairs: Array) -> Work:
-        return Work(self._work.layer, self._work.expert[pairs], self._work.row[pairs], self._work.rows)
+    def _is_one_call(self, pairs: Array) -> bool:
+        return len(pairs) <= self._form.most_pairs and len(self._work.rows) <= self._form.most_rows
 
     def _start(self, share: _Share, remote: Remote, cause: Cause) -> None:
         now, pairs = trio.current_time(), len(share.pairs)
@@ -364,7 +371,7 @@ class Round:
                 self._again(share, "failover", waited=1)
                 return
         try:
-            outputs = await trio.to_thread.run_sync(self._here, self._part(share.pairs))
+            outputs = await trio.to_thread.run_sync(self._here, self._work.part(share.pairs))
         except EngineError as error:
             self._end(error)
         else:

@@ -1,6 +1,7 @@
 """Receipts: a donor's signature that it gave this reply to that request, so that a lie can be proven."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from blake3 import blake3
 
@@ -46,11 +47,15 @@ def give_receipt(keys: KeyPair, *, profile: bytes, request: bytes, reply: bytes)
 
 
 def _digest(message: Message, payload: bytes | bytearray | memoryview, context: str) -> bytes:
-    head = cbor.encode([type(message).kind, encode_fields(message), len(payload)])
-    hasher = blake3(derive_key_context=context)
-    hasher.update(len(head).to_bytes(8, "big") + head)
+    hasher = blake3(_head(message, len(payload)), derive_key_context=context)
     hasher.update(payload)
     return hasher.digest()
+
+
+@lru_cache(maxsize=512)
+def _head(message: Message, payload_bytes: int) -> bytes:
+    head = cbor.encode([type(message).kind, encode_fields(message), payload_bytes])
+    return len(head).to_bytes(8, "big") + head
 
 
 def _signed_bytes(profile: bytes, request: bytes, reply: bytes) -> bytes:

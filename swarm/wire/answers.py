@@ -7,6 +7,7 @@ import trio
 
 from swarm.errors import SwarmError, clean_text
 from swarm.wire.calls import Bulk, Busy, Handlers, InternalError, NotServed, Prompt, Shared
+from swarm.wire.connection import Violation
 from swarm.wire.frames import Buffer, Head, Kind
 from swarm.wire.messages import U32, BadMessage, Failure, Message
 from swarm.wire.outbox import Piece
@@ -25,6 +26,7 @@ class Answers:
         self._handlers = handlers
         self._shared = shared
         self._running: dict[int, trio.CancelScope] = {}
+        self._last_id = 0
 
     def objection(self, head: Head) -> SwarmError | None:
         """Why a request or notice will not be handled, if so."""
@@ -37,7 +39,7 @@ class Answers:
             return Busy(what="This peer", retry_after_s=1)
         return None
 
-    def at_once(self, head: Head, payload: Buffer) -> bool:
+    def _at_once(self, head: Head, payload: Buffer) -> bool:
         """Answers a request if its handler can do so at once, and the answer can leave at once."""
         assert isinstance(head.message, Message)
         handler = self._handlers[type(head.message)]
@@ -52,8 +54,32 @@ class Answers:
             result = failure_of(InternalError(message=head.message.kind)), b""
         return result is not None and self._peer.send_at_once(Kind.REPLY, head.id, *result)
 
-    def start(self, nursery: trio.Nursery, head: Head, payload: Buffer, bulk: Bulk | None) -> None:
-        """Begins to answer a request."""
+    def take_now(self, nursery: trio.Nursery, head: Head, payload: Buffer) -> bool:
+        """Takes a request in without waiting, and answers it if it can be answered at once; False: `take` does."""
+        if self.objection(head) is not None:
+            return False
+        self._number(head)
+        if not self._at_once(head, payload):
+            self._start(nursery, head, payload, None)
+        return True
+
+    async def take(self, nursery: trio.Nursery, head: Head, payload: Buffer, bulk: Bulk | None) -> None:
+        """Begins to answer a request, or refuses it. Violation: its number was used before."""
+        self._number(head)
+        objection = self.objection(head)
+        if objection is None:
+            self._start(nursery, head, payload, bulk)
+            return
+        if bulk is not None:
+            bulk.release()
+        await self._peer.send(Kind.REPLY, head.id, failure_of(objection))
+
+    def _number(self, head: Head) -> None:
+        if head.id <= self._last_id:
+            raise Violation(peer=self._peer.name, reason="its requests are out of order")
+        self._last_id = head.id
+
+    def _start(self, nursery: trio.Nursery, head: Head, payload: Buffer, bulk: Bulk | None) -> None:
         scope = trio.CancelScope()
         self._running[head.id] = scope
         self._shared.answering += 1

@@ -40,6 +40,14 @@ def decode(data: bytes | bytearray | memoryview) -> Value:
     return value
 
 
+def decode_count(data: bytes, position: int) -> tuple[int, int]:
+    """The integer (0 or more) that stands at a position, and where it ends. Raises BadEncoding."""
+    value, end = _decode(data, position, 0)
+    if type(value) is not int or value < 0:
+        raise BadEncoding(reason="not a count", position=position)
+    return value, end
+
+
 def _head(major: int, argument: int, out: bytearray) -> None:
     if argument < 24:
         out.append(major | argument)

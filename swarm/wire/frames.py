@@ -10,8 +10,10 @@ be received into one buffer and deciphered in one go, beside the thread that rec
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from typing import TypeAlias
 
 from swarm.errors import SwarmError
@@ -21,6 +23,9 @@ from swarm.wire.messages import U64, BadMessage, Message, decode_fields, encode_
 MAX_HEAD = 48 << 10
 MAX_PAYLOAD = 80 << 20
 _LENGTH_BYTES = 2
+_LIST_OF_FIVE = b"\x85"
+_SHORT = 64
+"""Bytes of a head that may be one of few."""
 _NAME_CHARS = 80
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
@@ -52,10 +57,22 @@ def encode_head(kind: Kind, id: int, message: Message, payload_bytes: int) -> by
     cls = type(message)
     if payload_bytes > cls.payload_limit:
         raise BadMessage(message=cls.kind, reason=f"a payload of {payload_bytes} bytes is too long")
-    head = cbor.encode([int(kind), id, cls.kind, encode_fields(message), payload_bytes])
+    fields = _said_before(message) if cls.reply_payload else _said(message)
+    head = b"".join(
+        (_LIST_OF_FIVE, cbor.encode(int(kind)), cbor.encode(id), fields, cbor.encode(payload_bytes))
+    )
     if len(head) > MAX_HEAD:
         raise BadMessage(message=cls.kind, reason=f"its fields take {len(head)} bytes")
     return head
+
+
+def _said(message: Message) -> bytes:
+    """A message's name and fields, as they stand in a head."""
+    return cbor.encode(type(message).kind) + cbor.encode(encode_fields(message))
+
+
+_said_before = lru_cache(maxsize=512)(_said)
+"""Requests for experts differ from one to the next in their payload alone."""
 
 
 def fits_one_record(head_bytes: int, payload_bytes: int) -> bool:
@@ -91,6 +108,24 @@ def split_head(plain: bytes) -> tuple[Head, memoryview | None]:
 
 def decode_head(data: bytes) -> Head:
     """Reads a head. Raises BadFrame, BadEncoding; see `split_head` for bad messages."""
+    if 2 < len(data) <= _SHORT and data[:1] == _LIST_OF_FIVE and data[1] < len(Kind):
+        with suppress(SwarmError):  # what is wrong is told below
+            id, end = cbor.decode_count(data, 2)
+            message, payload_bytes = _heard_before(data[end:])
+            return Head(Kind(data[1]), id, message, payload_bytes)
+    return _decode_head(data)
+
+
+@lru_cache(maxsize=512)
+def _heard_before(end: bytes) -> tuple[Message, int]:
+    """What the end of a head says, from the message's name on. Raises as `decode_head`, and BadMessage."""
+    head = _decode_head(_LIST_OF_FIVE + b"\0\0" + end)
+    if isinstance(head.message, BadMessage):
+        raise head.message
+    return head.message, head.payload_bytes
+
+
+def _decode_head(data: bytes) -> Head:
     value = cbor.decode(data)
     if not isinstance(value, list) or len(value) != 5:
         raise BadFrame(reason="its head is not a list of five")

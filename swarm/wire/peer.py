@@ -13,7 +13,7 @@ import trio
 from swarm.errors import SwarmError, clean_text
 from swarm.wire.address import Address
 from swarm.wire.aead import Tampered
-from swarm.wire.answers import Answers, failure_of
+from swarm.wire.answers import Answers
 from swarm.wire.calls import Bulk, ConnectionLost, Handlers, Reply, Shared
 from swarm.wire.connection import Announced, Arrived, Broken, Connection, CutOff, Event, Received, Violation
 from swarm.wire.frames import Buffer, Head, Kind
@@ -26,6 +26,8 @@ from swarm.wire.questions import Question, Questions
 from swarm.wire.stream import GONE, Link, words_of
 
 _CLOSE_S = 1.0
+_EARLIER = 0.05
+"""By how much of its time a silent peer may be pinged early: moving a deadline costs more than reading a frame."""
 
 
 class Peer:
@@ -53,7 +55,6 @@ class Peer:
         self._outbox = Outbox(link, shared.limits, self._start_writing, self._write_failed)
         self._answers = Answers(self, handlers, shared)
         self.questions = Questions(shared.limits.requests_per_connection)
-        self._last_their_id = 0
         self._pings: dict[int, trio.Event] = {}
         self._ended: SwarmError | None = None
         self._closed = trio.Event()
@@ -305,7 +306,9 @@ class Peer:
         while self._ended is None:
             if self._connection.is_between_frames:
                 self._pace.stop()
-                scope.deadline = self._read_at + self._limits.idle_s * (1.0 if self._pinged else 0.5)
+                idle_s = self._limits.idle_s * (1.0 if self._pinged else 0.5)
+                if not 0.0 <= self._read_at + idle_s - scope.deadline < _EARLIER * idle_s:
+                    scope.deadline = self._read_at + idle_s
             else:
                 self._pace.keep_on(trio.current_time())
                 scope.deadline = self._pace.deadline
@@ -317,16 +320,25 @@ class Peer:
             if count == 0:
                 self._connection.receive_end()
                 self._end("the other side closed it")
-            elif events:
+            elif events and not (len(events) == 1 and self._handled(events[0])):
                 scope.deadline = math.inf  # what is done with them may take its time
                 await self._handle_all(events)
 
+    def _handled(self, event: Event) -> bool:
+        """Handles an event that came alone, if that needs no waiting: short replies, requests that can be answered."""
+        if not isinstance(event, Received):
+            return False
+        if event.head.kind is Kind.REPLY:
+            self.questions.take(event.head, event.payload, None)
+            return True
+        assert self._nursery is not None
+        return event.head.kind is Kind.REQUEST and self._answers.take_now(
+            self._nursery, event.head, event.payload
+        )
+
     async def _handle_all(self, events: list[Event]) -> None:
-        alone = len(events) == 1  # many at a time take turns with those of others
         for event in events:
             match event:
-                case Received(head, payload) if alone and head.kind is Kind.REQUEST:
-                    await self._take_request(head, payload, None, at_once=True)
                 case Received(head, payload):
                     await self._dispatch(head, payload, None)
                 case Announced(head):
@@ -353,25 +365,10 @@ class Peer:
         if head.kind is Kind.REPLY:
             self.questions.take(head, payload, bulk)
         elif head.kind is Kind.REQUEST:
-            await self._take_request(head, payload, bulk)
+            assert self._nursery is not None
+            await self._answers.take(self._nursery, head, payload, bulk)
         else:
             await self._take_notice(head, payload, bulk)
-
-    async def _take_request(
-        self, head: Head, payload: Buffer, bulk: Bulk | None, *, at_once: bool = False
-    ) -> None:
-        if head.id <= self._last_their_id:
-            raise Violation(peer=self.name, reason="its requests are out of order")
-        self._last_their_id = head.id
-        objection = self._answers.objection(head)
-        assert self._nursery is not None
-        if objection is None:
-            if not (at_once and self._answers.at_once(head, payload)):
-                self._answers.start(self._nursery, head, payload, bulk)
-            return
-        if bulk is not None:
-            bulk.release()
-        await self.send(Kind.REPLY, head.id, failure_of(objection))
 
     async def _take_notice(self, head: Head, payload: Buffer, bulk: Bulk | None) -> None:
         match head.message:
