@@ -8,13 +8,14 @@ may hold a secret, never stands in a list of processes.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import IO
+from typing import IO, Any
 
 from tui.backend import Donation
 from tui.cleaner import clean_line
@@ -28,15 +29,28 @@ def donate_command(kind: str, size_bytes: int, model: str) -> list[str]:
     """The command that lends disk or compute to a model, or to the swarm's only one."""
     option = "--size" if kind == "disk" else "--ram"
     chosen = ["--model", model] if model else []
-    return [sys.executable, "-m", "swarm", "donate", kind, option, str(size_bytes), "--while-stdin", *chosen]
+    return [
+        sys.executable,
+        "-m",
+        "swarm",
+        "donate",
+        kind,
+        option,
+        str(size_bytes),
+        "--while-stdin",
+        "--json",
+        *chosen,
+    ]
 
 
 @dataclass
 class _Child:
-    """One process, and the last line it wrote."""
+    """One process, the last thing it said, and what it answered so far."""
 
     process: subprocess.Popen[str]
     last: str = ""
+    calls: int = 0
+    bytes_out: int = 0
     readers: list[threading.Thread] = field(default_factory=list)
 
     @property
@@ -45,10 +59,26 @@ class _Child:
         return self.process.poll() not in (None, 0)
 
     def read(self, stream: IO[str]) -> None:
-        """Keep the last line of a stream."""
+        """Keep what a stream says last: events on the one, plain complaints on the other."""
         with stream:
             for line in stream:
-                self.last = clean_line(line, 200) or self.last
+                try:
+                    self._hear(json.loads(line))
+                except (ValueError, TypeError, KeyError):
+                    self.last = clean_line(line, 200).removeprefix("swarm: ") or self.last
+
+    def _hear(self, event: Mapping[str, Any]) -> None:
+        match event["event"]:
+            case "served":
+                self.calls, self.bytes_out = int(event["calls"]), int(event["bytes"])
+            case "lending":
+                unit = "experts" if event["kind"] == "compute" else "MiB"
+                now = f"{event['model']}: {event['ready']} of {event['assigned']} {unit} ready"
+                self.last = clean_line(str(event["problem"] or now), 200)
+            case "standing" if event["problem"]:
+                self.last = clean_line(f"the tracker does not know this donor: {event['problem']}", 200)
+            case "standing" if not event["address"]:
+                self.last = "reached through the tracker's relay"
 
     def leave(self) -> None:
         """Ask it to end."""
@@ -101,7 +131,13 @@ class Lending:
         state = "paused" if wish.paused else "failed" if failed else "ended" if ended else "running"
         said = failed or children
         return DonationView(
-            wish.kind, state, wish.disk_bytes, wish.ram_bytes, detail=said[-1].last if said else ""
+            wish.kind,
+            state,
+            wish.disk_bytes,
+            wish.ram_bytes,
+            sum(child.calls for child in children),
+            sum(child.bytes_out for child in children),
+            said[-1].last if said else "",
         )
 
     def close(self) -> None:

@@ -37,6 +37,8 @@ from swarm.trust.identity import Identity
 from swarm.wire.address import Address
 
 NICENESS = 10
+SERVED_S = 5.0
+"""How often a program that listens is told what was served."""
 WHOLE = "models"
 """The kind of donor that `swarm serve --join` is."""
 DRAIN_S = 10.0
@@ -86,7 +88,12 @@ async def lend_compute(request: Request, offer: Offer) -> bool:
             )
             with exposed(request.metrics, *samples) as metrics:
                 report.exposing(metrics)
-                await _until(ended, partial(donor.run, announcer, seen), partial(donor.pause, announcer))
+                await _until(
+                    ended,
+                    partial(donor.run, announcer, seen),
+                    partial(donor.pause, announcer),
+                    lambda: report.served(executor.done.calls, 0),
+                )
             with trio.move_on_after(DRAIN_S):
                 await executor.drain()
         report.ended(f"{executor.done.calls} calls of {len(executor.done.clients)} clients answered")
@@ -108,7 +115,12 @@ async def lend_disk(request: Request, size_bytes: int) -> bool:
             )
             with exposed(request.metrics, *samples) as metrics:
                 report.exposing(metrics)
-                await _until(ended, partial(donor.run, announcer, seen), partial(donor.pause, announcer))
+                await _until(
+                    ended,
+                    partial(donor.run, announcer, seen),
+                    partial(donor.pause, announcer),
+                    lambda: report.served(maintainer.served.chunks, maintainer.served.bytes),
+                )
         report.ended(f"{maintainer.served.chunks} chunks served")
     return True
 
@@ -185,18 +197,27 @@ def tell(kind: str, *, paused: bool) -> None:
 
 
 async def _until(
-    ended: trio.Event, lend: Callable[[], Awaitable[None]], pause: Callable[[bool], None]
+    ended: trio.Event,
+    lend: Callable[[], Awaitable[None]],
+    pause: Callable[[bool], None],
+    tell: Callable[[], None] = lambda: None,
 ) -> None:
-    """Lends until the event; pauses and resumes on signals."""
+    """Lends until the event; pauses and resumes on signals; tells now and then what was served."""
 
     async def listen() -> None:
         with trio.open_signal_receiver(signal.SIGUSR1, signal.SIGUSR2) as signals:
             async for number in signals:
                 pause(number == signal.SIGUSR1)
 
+    async def often() -> None:
+        while True:
+            await trio.sleep(SERVED_S)
+            tell()
+
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lend)
         nursery.start_soon(listen)
+        nursery.start_soon(often)
         await ended.wait()
         nursery.cancel_scope.cancel()
 
@@ -208,6 +229,7 @@ class _Report:
         self._kind = kind
         self._model = model.info.name
         self._as_json = as_json
+        self._served = (0, 0)
         self._unit = "experts" if kind == "compute" else "MiB"
 
     def lending(self, now: Lending) -> None:
@@ -231,6 +253,12 @@ class _Report:
             disk = now.ready - now.resident if self._kind == "compute" else 0
             streamed = f", {disk} of them on disk" if disk > 0 else ""
             say(f"{self._model}: {now.state}, {now.ready} of {now.assigned} {self._unit} ready{streamed}")
+
+    def served(self, calls: int, bytes_out: int) -> None:
+        """What was answered since the start; for programs, when it changed."""
+        if self._as_json and (calls, bytes_out) != self._served:
+            self._served = calls, bytes_out
+            emit_json({"event": "served", "kind": self._kind, "calls": calls, "bytes": bytes_out})
 
     def exposing(self, metrics: Address | None) -> None:
         """Prometheus may ask from now on."""

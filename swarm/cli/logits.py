@@ -67,10 +67,13 @@ def command(
 
     from engine.generate import continued
     from swarm.cli.model import opened
+    from swarm.peers.settings import home, load_remembered
 
     target = parse_target(invite, tracker)
-    if (local is None) == (target is None and not offline):
-        raise click.UsageError("Give either a swarm (INVITE or --tracker) or --local DIR.")
+    if local is not None and target is not None:
+        raise click.UsageError("Give a swarm or --local DIR, not both.")
+    if local is None and target is None and load_remembered(home().settings).swarm is None:
+        raise click.UsageError("No swarm is known yet: give --tracker HOST or an invite, or --local DIR.")
     if token is not None and local is not None:
         raise click.UsageError(NO_TOKEN_NEEDED)
     if trace is not None and (local is not None or offline):

@@ -32,7 +32,8 @@ def command(
     with joined(parse_target(invite, tracker), token, offline=offline) as (network, session):
         models = network.call(session.models)
         if session.problem:
-            say(f"Offline: {session.problem} Listed is what was accepted on this machine before.")
+            reason = session.problem.removesuffix(".")
+            say(f"Offline: {reason}. Listed is what was accepted on this machine before.")
     if as_json:
         for model in models:
             emit_json(_fields(model))

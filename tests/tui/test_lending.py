@@ -72,10 +72,25 @@ def test_a_failure_is_told_in_its_own_words(log: list[tuple[str, int]]) -> None:
     failing.close()
 
 
+def test_what_a_donor_tells_is_understood(log: list[tuple[str, int]]) -> None:
+    events = [
+        {"event": "lending", "kind": "compute", "model": "x\x1b", "ready": 3, "assigned": 9, "problem": ""},
+        {"event": "served", "kind": "compute", "calls": 12, "bytes": 3000},
+    ]
+    told = lending(
+        f"import json, time; [print(json.dumps(e), flush=True) for e in {events}]; time.sleep(600)", log
+    )
+    told.want(Donation("both", 5, 7))
+    until(lambda: told.view().served_calls == 24)
+    assert told.view().served_bytes == 6000
+    assert told.view().detail == "x␛: 3 of 9 experts ready"
+    told.close()
+
+
 def test_the_command_holds_no_secret() -> None:
-    assert donate_command("disk", 5, "")[-5:] == ["donate", "disk", "--size", "5", "--while-stdin"]
+    assert donate_command("disk", 5, "")[-6:] == ["donate", "disk", "--size", "5", "--while-stdin", "--json"]
     asked = donate_command("compute", 7, "olmoe")
-    assert asked[-7:] == ["donate", "compute", "--ram", "7", "--while-stdin", "--model", "olmoe"]
+    assert asked[-8:] == ["donate", "compute", "--ram", "7", "--while-stdin", "--json", "--model", "olmoe"]
 
 
 def test_a_donor_ends_when_its_terminal_is_killed() -> None:
