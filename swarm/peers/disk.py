@@ -11,7 +11,7 @@ from mirror.fetch import Mirror
 from mirror.tree import Tree
 from swarm.errors import SwarmError
 from swarm.peers.announce import Announcer
-from swarm.peers.donor import ASK_AGAIN_S, RETRY_S, Lending
+from swarm.peers.donor import ASK_AGAIN_S, RETRY_S, Lending, news
 from swarm.peers.maintainer import ChunkNotHere, Maintainer
 from swarm.peers.models import OpenModel
 from swarm.peers.session import Session
@@ -114,14 +114,6 @@ class DiskDonor:
         state = "running" if self.chunks.ready == self._assigned else "fetching"
         self.lending.now(state="paused" if paused else state)
         announcer.changed()
-
-
-async def news(seen: trio.MemoryReceiveChannel[HeartbeatSeen], known: tuple[int, int]) -> tuple[int, int]:
-    """Waits until the tracker counts more departures of donors, or more models published, than are known; both."""
-    async for answer in seen:
-        if answer.departures > known[0] or answer.models > known[1]:
-            return answer.departures, answer.models
-    await trio.sleep_forever()
 
 
 async def fetch_into(

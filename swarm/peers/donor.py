@@ -6,10 +6,13 @@
    in packed form on disk and read from there when they are asked for.
 4. Only then are they announced, a part at a time, so that a large share is of use before all of it is here.
 5. When donors left, or after a while, the tracker is asked again; what is given up is announced as such first.
+6. A later version of the model, signed by the same operator, takes the place of the one before. If its files
+   are the same, the experts in memory serve both; else those of the old one are given up first.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import trio
 
@@ -74,13 +77,12 @@ class Lending:
             self.on_change(self)
 
 
-async def departure(seen: trio.MemoryReceiveChannel[HeartbeatSeen], known: int) -> int:
-    """Waits until the tracker counts more departures of donors than are known; how many."""
+async def news(seen: trio.MemoryReceiveChannel[HeartbeatSeen], known: tuple[int, int]) -> tuple[int, int]:
+    """Waits until the tracker counts more departures of donors, or more models published, than are known; both."""
     async for answer in seen:
-        if answer.departures > known:
-            return answer.departures
+        if answer.departures > known[0] or answer.models > known[1]:
+            return answer.departures, answer.models
     await trio.sleep_forever()
-    raise AssertionError
 
 
 class ComputeDonor:
@@ -94,23 +96,23 @@ class ComputeDonor:
         self._offer = offer
         self._executor = executor
         self._assigned = EMPTY
-        self._departures = 0
+        self._counted = (0, 0)
         self.lending = lending
         self.bank: Bank
 
     async def open(self) -> None:
         """Reads the model's headers and takes memory. Raises EngineError, SwarmError."""
-        self.bank = await self._executor.thread.run(self._open)
+        self.bank = await self._executor.thread.run(partial(self._open, self._model))
         self._executor.add(self.bank)
 
-    def _open(self) -> Bank:
-        offer, name = self._offer, self._model.info.name
+    def _open(self, model: OpenModel) -> Bank:
+        offer, name = self._offer, model.info.name
         ram_bytes = memory_for(offer, available_bytes())
         cache = self._session.home.packed
-        experts = open_experts(self._model.source, offer.weights, ram_bytes, cache)
+        experts = open_experts(model.source, offer.weights, ram_bytes, cache)
         if not experts.layout.layers:
             raise NoExperts(model=name)
-        profile = profile_of(self._model.signed.manifest.root, offer.weights)
+        profile = profile_of(model.signed.manifest.root, offer.weights)
         return Bank(profile, experts, layout_of(experts), EMPTY)
 
     @property
@@ -129,10 +131,11 @@ class ComputeDonor:
                 self.lending.now(problem=str(error))
                 pause_s = RETRY_S
             with trio.move_on_after(pause_s):
-                self._departures = await departure(seen, self._departures)
+                self._counted = await news(seen, self._counted)
 
     async def _settle(self, announcer: Announcer) -> None:
         """Asks what to hold and comes to hold it."""
+        await self._follow(announcer)
         bank, profile = self.bank, self.bank.profile
         request = AssignExperts(announcer.generation, profile.root, profile.digest, self.capacity)
         answer = await self._session.tracker.ask(request, Assigned, self._assigned.encode())
@@ -151,6 +154,25 @@ class ComputeDonor:
             more = IndexSet.of(bank.layout.index(layer, expert) for layer, expert in part)
             self._ready(announcer, bank.ready | more)
         self.lending.now(state="paused" if self._executor.paused else "running")
+
+    async def _follow(self, announcer: Announcer) -> None:
+        """Goes on with a later version of the model, when there is one. Raises EngineError, SwarmError."""
+        later = await self._session.later(self._model)
+        if later is None:
+            return
+        before, old = self._model, self.bank
+        if later.signed.manifest.content == before.signed.manifest.content:
+            profile = profile_of(later.signed.manifest.root, self._offer.weights)
+            self.bank = Bank(profile, old.experts, old.layout, old.ready)
+        else:
+            self._assigned = EMPTY
+            self._ready(announcer, EMPTY)
+            self._executor.remove(old)
+            await self._executor.thread.run(old.experts.close)
+            self.bank = await self._executor.thread.run(partial(self._open, later))
+        self._model = later
+        self._executor.add(self.bank)
+        announcer.changed()
 
     def _load(self, experts: list[tuple[int, int]]) -> None:
         self.bank.experts.preload(wanted=experts)

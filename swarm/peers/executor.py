@@ -124,6 +124,10 @@ class Executor:
         self.banks[self._numbers] = bank
         return self._numbers
 
+    def remove(self, bank: Bank) -> None:
+        """Answers for a bank no more."""
+        self.banks = {number: one for number, one in self.banks.items() if one is not bank}
+
     def handlers(self) -> Handlers:
         """What to merge into `rpc.serve`."""
         run = Prompt(self._run, self._run_at_once)

@@ -13,7 +13,8 @@ import trio
 from swarm.demo.generated import write_checkpoint
 from swarm.peers.announce import Announcer
 from swarm.peers.disk import DiskDonor
-from swarm.peers.donor import Lending
+from swarm.peers.donor import ComputeDonor, Lending, Offer
+from swarm.peers.executor import Bank, Executor
 from swarm.peers.inspect import inspect
 from swarm.peers.inventory import hash_files, list_files
 from swarm.peers.maintainer import DirectoryChunks, Maintainer
@@ -170,6 +171,47 @@ async def test_later_versions_are_followed(plan: Plan, tmp_path: Path, disk: boo
         served = maintainer.served.chunks
         assert await fetched(host.invite, home_at(tmp_path / "d")) == content(plan)
         assert maintainer.served.chunks > served
+
+
+async def test_donors_of_compute_follow_later_versions_too(plan: Plan, tmp_path: Path) -> None:
+    report, identity = Report(), Identity.generate()
+    executor = Executor(identity)
+    where = Listening("127.0.0.1", local=True)
+
+    async def ready(root: bytes) -> Bank:
+        with trio.fail_after(60):
+            while True:
+                for bank in executor.banks.values():
+                    if bank.profile.root == root and len(bank.ready) == bank.layout.total:
+                        return bank
+                announcer.changed()  # else the next sign of life is seconds away
+                await trio.sleep(0.05)
+
+    async with (
+        hosted(plan) as host,
+        join(parse_target(host.invite), home_at(tmp_path / "b"), identity=identity) as session,
+        trio.open_nursery() as nursery,
+    ):
+        donor = ComputeDonor(
+            session, await session.open_model(), Offer(200_000_000), executor, Lending(on_change=report.take)
+        )
+        await donor.open()
+        async with member(Swarming(session, identity, None), where, executor.handlers(), executor) as (
+            announcer,
+            seen,
+        ):
+            nursery.start_soon(donor.run, announcer, seen)
+            first = await ready(host.publication.root)
+            async with renewed(host.invite, home_at(tmp_path / "c"), plan, 2) as root:
+                second = await ready(root)
+                assert second.experts is first.experts
+                assert first in executor.banks.values()
+            write_checkpoint(plan.model, seed=1)
+            async with renewed(host.invite, home_at(tmp_path / "c"), plan, 3) as root:
+                third = await ready(root)
+                assert third.experts is not second.experts
+                assert second not in executor.banks.values()
+            nursery.cancel_scope.cancel()
 
 
 async def followed(report: Report, maintainer: Maintainer, root: bytes, chunks: int) -> None:
