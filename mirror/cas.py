@@ -22,11 +22,11 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
-import numpy as np
 from blake3 import blake3
 
 from mirror.errors import WrongBytes
 from mirror.files import Disk, Files, Stamp
+from mirror.memory import buffer_of
 from mirror.space import Kept, Space
 
 TAG_BYTES = 32
@@ -67,7 +67,7 @@ class Store:
     ) -> memoryview | None:
         """Bytes of the chunk at `address`, which has `size` bytes; checked. None when it is not here, or was
         damaged and is now removed. OSError as the disk gives it."""
-        buffer = np.empty(size - offset if length is None else length, np.uint8).data
+        buffer = buffer_of(size - offset if length is None else length)
         return buffer if self.read_into(address, size, offset, buffer) else None
 
     def read_into(self, address: bytes, size: int, offset: int, buffer: memoryview) -> bool:

@@ -17,13 +17,12 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-import numpy as np
 import trio
 
 from mirror.cas import Store
 from mirror.errors import MirrorClosed, NotHere
 from mirror.flight import Flight, Flights, Patience
-from mirror.memory import keep_freed_memory
+from mirror.memory import buffer_of, keep_freed_memory
 from mirror.plan import Ledger, Readahead
 from mirror.replica import Buffer, Replicas
 from mirror.tree import Chunk, Span, Tree
@@ -79,7 +78,7 @@ class Mirror:
         """
         spans = self.tree.spans(path, offset, length)
         self._want(span.chunk for span in spans)
-        buffer = np.empty(length, np.uint8).data
+        buffer = buffer_of(length)
         parts: list[tuple[Span, memoryview]] = []
         position = 0
         for span in spans:

@@ -7,11 +7,11 @@ missing crosses over to the trio thread. Satisfies `engine.source.Source`.
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-import numpy as np
 import trio
 
 from mirror.errors import MirrorClosed
 from mirror.fetch import Mirror
+from mirror.memory import buffer_of
 from mirror.plan import Readahead
 
 
@@ -39,7 +39,7 @@ class MirrorSource:
         A reader that may run forward brings its own `Readahead`.
         """
         spans = self.tree.spans(path, offset, length)
-        buffer = np.empty(length, np.uint8).data
+        buffer = buffer_of(length)
         position = 0
         for span in spans:
             part = buffer[position : position + span.stop - span.start]

@@ -92,6 +92,12 @@ class Tree:
         number = bisect_right(self._first, index) - 1
         return self._chunk(number, index - self._first[number])
 
+    def numbers(self, path: str) -> tuple[int, int]:
+        """The numbers of a file's chunks, from the first to before the second. NoSuchFile."""
+        self.size(path)
+        number = self._number[path]
+        return self._first[number], self._first[number + 1]
+
     def chunks(self, path: str) -> Iterator[Chunk]:
         """A file's chunks. NoSuchFile."""
         self.size(path)

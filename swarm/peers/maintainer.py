@@ -10,21 +10,20 @@ nobody crowds out the others.
 """
 
 import os
-from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from itertools import accumulate
 from pathlib import Path
 from typing import Protocol
 
 import trio
 
+from mirror.tree import Tree
 from swarm.errors import SwarmError
 from swarm.peers.inventory import FileState, HashedFile, folder_of
 from swarm.wire.holdings import IndexSet
 from swarm.wire.keys import PeerKey
-from swarm.wire.messages.data import CHUNK_BYTES, Chunk, ReadChunk
+from swarm.wire.messages.data import Chunk, ReadChunk
 from swarm.wire.rpc import Buffer, Handlers, Peer
 
 READS_PER_PEER = 4
@@ -78,8 +77,8 @@ class DirectoryChunks:
         on_withdrawn: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._directory = folder_of(directory)
-        self._files = list(files)
-        self._first = [0, *accumulate(len(file.entry.chunks) for file in self._files)]
+        self._files = {file.entry.path: file for file in files}
+        self._tree = Tree(file.entry for file in self._files.values())
         self._withdrawn: set[str] = set()
         self._on_withdrawn = on_withdrawn
 
@@ -90,9 +89,8 @@ class DirectoryChunks:
 
     def held(self) -> IndexSet:
         """The chunks of all files that are still what was hashed."""
-        pairs = zip(self._first, self._first[1:], self._files, strict=False)
         return IndexSet.from_ranges(
-            (start, stop) for start, stop, file in pairs if file.entry.path not in self._withdrawn
+            self._tree.numbers(path) for path in self._files if path not in self._withdrawn
         )
 
     def read(self, index: int) -> bytes:
@@ -103,23 +101,22 @@ class DirectoryChunks:
             FileWithdrawn: the file changed since it was hashed.
             OSError: it cannot be read.
         """
-        if not 0 <= index < self._first[-1]:
-            raise NoSuchChunk(index=index, count=self._first[-1])
-        place = bisect_right(self._first, index) - 1
-        file = self._files[place]
-        if file.entry.path in self._withdrawn:
-            raise FileWithdrawn(path=file.entry.path)
-        offset = (index - self._first[place]) * CHUNK_BYTES
-        length = min(CHUNK_BYTES, file.entry.size - offset)
         try:
-            descriptor = os.open(self._directory / file.entry.path, os.O_RDONLY | os.O_CLOEXEC)
+            chunk = self._tree.chunk(index)
+        except IndexError:
+            raise NoSuchChunk(index=index, count=self._tree.chunk_count) from None
+        if chunk.path in self._withdrawn:
+            raise FileWithdrawn(path=chunk.path)
+        file = self._files[chunk.path]
+        try:
+            descriptor = os.open(self._directory / chunk.path, os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
             self._withdraw(file)
         try:
             if FileState.of(os.fstat(descriptor)) != file.state:
                 self._withdraw(file)
-            data = os.pread(descriptor, length, offset)
-            if len(data) != length or FileState.of(os.fstat(descriptor)) != file.state:
+            data = os.pread(descriptor, chunk.size, chunk.offset)
+            if len(data) != chunk.size or FileState.of(os.fstat(descriptor)) != file.state:
                 self._withdraw(file)
         finally:
             os.close(descriptor)
@@ -127,7 +124,7 @@ class DirectoryChunks:
 
     def check(self) -> None:
         """Looks at every file and withdraws those that changed."""
-        for file in self._files:
+        for file in self._files.values():
             if file.entry.path in self._withdrawn:
                 continue
             try:

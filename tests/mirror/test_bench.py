@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
+import numpy as np
 import trio
 
 from mirror import bench
 from mirror.cas import Store
 from mirror.fetch import open_mirror
-from mirror.memory import keep_freed_memory
+from mirror.memory import buffer_of, keep_freed_memory
 from mirror.source import MirrorSource
 from tests.mirror.fakes import Giver, Givers, make_model, real_tree
 
@@ -38,3 +39,11 @@ def test_a_ratio_belongs_to_its_turn() -> None:
 def test_freed_memory_is_kept_without_harm() -> None:
     keep_freed_memory()
     assert len(bytearray(2 << 20)) == 2 << 20
+
+
+def test_large_buffers_begin_at_a_page() -> None:
+    for size in (0, 1, 5000, 64 << 10, (1 << 20) + 3):
+        buffer = buffer_of(size)
+        assert (len(buffer), buffer.readonly, buffer.contiguous) == (size, False, True)
+        address = np.frombuffer(buffer, np.uint8).__array_interface__["data"][0] if size else 0
+        assert size < 64 << 10 or address % 4096 == 0

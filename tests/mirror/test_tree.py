@@ -66,3 +66,11 @@ def test_the_tree_of_a_manifest() -> None:
     tree = Tree.of(Manifest("m", 1, 1, 2, files))
     assert tree.chunk_count == 3
     assert tree.chunk_bytes == 1 << 20
+
+
+def test_the_numbers_of_a_files_chunks() -> None:
+    tree = small_tree(make_model({"a": 3 * CHUNK, "b": 0, "c": 1}))
+    assert [tree.numbers(path) for path in ("a", "b", "c")] == [(0, 3), (3, 3), (3, 4)]
+    assert [chunk.index for chunk in tree.chunks("a")] == list(range(*tree.numbers("a")))
+    with pytest.raises(NoSuchFile):
+        tree.numbers("d")
