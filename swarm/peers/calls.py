@@ -139,8 +139,7 @@ def decode_call(form: Form, experts: int, message: RunExperts, payload: Buffer) 
     number, rest = divmod(rows_bytes, form.row_bytes)
     if rows_bytes < 0 or rest or number > max(count, 1):
         raise MalformedCall(reason=f"{len(payload)} bytes are not {count} pairs and rows of {form.hidden}")
-    pairs = np.frombuffer(payload, "<u2", 2 * count).astype(np.int32).reshape(2, count)
-    expert, row = np.ascontiguousarray(pairs[0]), np.ascontiguousarray(pairs[1])
+    expert, row = np.frombuffer(payload, "<u2", 2 * count).astype(np.int32).reshape(2, count)
     if count and int(expert.max()) >= experts:
         raise MalformedCall(reason=f"expert {int(expert.max())} was asked for; the layer has {experts}")
     if count and int(row.max()) >= number:
@@ -159,7 +158,7 @@ def _decode_rows(form: Form, payload: Buffer, offset: int, number: int) -> Rows 
     q, scale = aligned((number, padded), np.int8), aligned((number, form.groups), np.float32)
     q.reshape(-1)[:] = np.frombuffer(payload, np.int8, q.size, offset)
     scale.reshape(-1)[:] = np.frombuffer(payload, "<f4", scale.size, offset + q.size)
-    if scale.size and not (np.isfinite(scale).all() and scale.min() >= 0):
+    if scale.size and not (scale.min() >= 0 and scale.max() < np.inf):  # no comparison holds of a NaN
         raise MalformedCall(reason="a row has a scale that is negative or no finite number")
     try:
         return Rows.of(q, scale, form.hidden)

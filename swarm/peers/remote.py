@@ -9,8 +9,9 @@ import math
 import random
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import TypeAlias
 
 import numpy as np
 import trio
@@ -87,6 +88,9 @@ class RemoteStats:
                 self.remote_calls += hop.pairs
                 self.by_donor[hop.donor] = self.by_donor.get(hop.donor, 0) + hop.pairs
 
+
+Answered: TypeAlias = "SimpleQueue[Exception | None]"
+"""How a round's end reaches the compute thread: it wakes sooner than from a future."""
 
 Tell = Callable[[int, int, int, float, Tale], None]
 """Told of each round: layer, rows, pairs that ran here by choice, milliseconds, what happened."""
@@ -187,7 +191,7 @@ class RemoteExperts:
             aligned((pairs, form.hidden), kind),
             aligned((pairs, form.groups if form.integer else 0), np.float32),
         )
-        answered: Future[Exception | None] = Future()
+        answered: Answered = SimpleQueue()
         theirs = np.arange(pairs) if mine is None else np.flatnonzero(~mine)
         round_ = Round(self.pool, self.auditor, form, work, out, self._here, self._rules.hedge_s)
         self._soon(lambda: self._begin(round_, theirs, answered))
@@ -195,7 +199,7 @@ class RemoteExperts:
             if mine is not None:
                 self._run_here(work, np.flatnonzero(mine), out)
             started = time.perf_counter()
-            error = answered.result()
+            error = answered.get()
         except (KeyboardInterrupt, EngineError):
             self._soon(round_.cancel)
             raise
@@ -203,13 +207,13 @@ class RemoteExperts:
             raise error
         return out, round_.tale, time.perf_counter() - started
 
-    def _begin(self, round_: Round, pairs: Array, answered: "Future[Exception | None]") -> None:
+    def _begin(self, round_: Round, pairs: Array, answered: Answered) -> None:
         """In the trio thread."""
         try:
-            round_.begin(pairs, answered.set_result)
+            round_.begin(pairs, answered.put)
         except RuntimeError:  # the swarm was left, and its nursery takes no more tasks
             round_.cancel()
-            answered.set_exception(NetworkClosed())
+            answered.put(NetworkClosed())
 
     def _soon(self, action: Callable[[], object]) -> None:
         try:
