@@ -113,7 +113,10 @@ class Breaker:
         self._longest = max(map(len, controls), default=0)
         taken = set().union(*(_characters(value) for value in values))
         free = (chr(code) for code in STAND_INS if chr(code) not in taken)
-        self._stand_in = {first: next(free) for first in sorted({token[0] for token in controls if token})}
+        firsts = sorted({token[0] for token in controls if token})
+        self._stand_in = dict(zip(firsts, free, strict=False))
+        if len(self._stand_in) < len(firsts):
+            raise TemplateError("the conversation uses nearly every private-use character; remove some")
         self.stand_ins = {stand_in: first for first, stand_in in self._stand_in.items()}
 
     def apply(self, value: Any) -> Any:

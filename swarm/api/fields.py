@@ -5,6 +5,26 @@ from typing import Any
 
 from swarm.api.errors import bad
 
+DEEPEST = 100  # lists and objects within each other
+
+
+def refuse_odd(value: Any, name: str) -> None:
+    """Refuses JSON that is nested too deep for whatever walks it later, or holds what is no text."""
+    level = [value]
+    for _ in range(DEEPEST):
+        inner: list[Any] = []
+        for item in level:
+            if isinstance(item, str):
+                whole_text(item, name)
+            elif isinstance(item, Mapping):
+                inner += [*item.keys(), *item.values()]
+            elif isinstance(item, list):
+                inner += item
+        if not inner:
+            return
+        level = inner
+    raise bad(f"{name} is nested more than {DEEPEST} deep.")
+
 
 class Fields:
     """The fields of one JSON object; `path` says where it stands in the request."""

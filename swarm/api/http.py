@@ -9,6 +9,7 @@ import trio
 
 from swarm.api.asgi import Receive, Scope, Send
 from swarm.api.errors import ApiError, bad
+from swarm.api.fields import refuse_odd
 from swarm.wire.race import plain_errors
 
 QUIET_S = 15.0
@@ -44,9 +45,11 @@ async def read_json(scope: Scope, receive: Receive, limit_bytes: int, within_s: 
     if scope_.cancelled_caught:
         raise ApiError(408, f"The body did not come within {within_s:g} seconds.", code="body_too_slow")
     try:
-        return json.loads(body)
+        value = json.loads(body.decode("utf-8-sig"))
     except (ValueError, RecursionError):
-        raise bad("The body is not valid JSON.") from None
+        raise bad("The body is not valid JSON in UTF-8.") from None
+    refuse_odd(value, "The body")
+    return value
 
 
 @asynccontextmanager

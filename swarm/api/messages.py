@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from swarm.api.errors import bad
-from swarm.api.fields import Fields
+from swarm.api.fields import Fields, refuse_odd
 
 
 def parse_message(value: Any, path: str) -> Mapping[str, Any]:
@@ -71,6 +71,7 @@ def _call(value: Any, path: str) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         parsed = None
     if isinstance(parsed, dict):
+        refuse_odd(parsed, function.name("arguments"))
         arguments = parsed
     return {
         "id": fields.text("id") or "",

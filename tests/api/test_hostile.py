@@ -140,6 +140,31 @@ def test_broken_bodies(url: str, body: bytes) -> None:
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["type"] == "invalid_request_error"
 
 
+@pytest.mark.parametrize("depth", [90, 400, 950])
+def test_deep_nesting(url: str, depth: int) -> None:
+    deep = '{"a":' * depth + "1" + "}" * depth
+    tool = f'[{{"type": "function", "function": {{"name": "f", "parameters": {deep}}}}}]'
+    call = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": deep}}]}
+    expected = 200 if depth < 100 else 400
+    for body in (
+        f'{{"messages": {json.dumps(HI)}, "max_tokens": 1, "tools": {tool}}}',
+        json.dumps({"messages": [call, *HI], "max_tokens": 1}),
+    ):
+        assert sent(url, post(body.encode())).startswith(b"HTTP/1.1 %d" % expected)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"\ud800": 1}}}]},
+        {"messages": [{"role": "user", "content": "".join(map(chr, range(0x100000, 0x10F000)))}]},
+    ],
+)
+def test_what_is_no_text(url: str, more: dict[str, Any]) -> None:
+    answer = sent(url, post(json.dumps({**says("x"), **more}).encode()))
+    assert answer.startswith(b"HTTP/1.1 400")
+
+
 @pytest.mark.parametrize(
     ("request_", "expected"),
     [
