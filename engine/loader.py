@@ -8,6 +8,7 @@ knowingly: a bias or norm that a family does not know is refused instead of igno
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -37,6 +38,7 @@ class Loader:
         self.checkpoint = checkpoint
         self.weights = weights
         self.resident_bytes = 0
+        self._within = ""
         self._used: set[str] = set()
         self._progress = progress
         self._done = 0
@@ -52,8 +54,13 @@ class Loader:
         """What keys and values are kept in."""
         return np.dtype(np.float32 if self.native else np.float16)
 
+    def within(self, prefix: str) -> "Loader":
+        """This loader, all names that it is asked for with `prefix` before them: a part of a larger model."""
+        self._within = prefix
+        return self
+
     def __contains__(self, name: object) -> bool:
-        return name in self.checkpoint
+        return f"{self._within}{name}" in self.checkpoint
 
     def prefetch(self, layout: ExpertLayout | None, skipped: Callable[[str], bool]) -> None:
         """Asks the source for all dense tensors at once."""
@@ -67,13 +74,11 @@ class Loader:
 
     def vector(self, ref: Ref, count: int) -> F32:
         """A norm, bias or other small vector in f32 [count]."""
-        ref = _ref(ref)
-        values = Shelf(self.checkpoint).vector(ref, count)
-        self._note(f"{ref.name}.weight" if f"{ref.name}.weight" in self.checkpoint else ref.name)
-        return self._resident(values)
+        return self._vector(self._ref(ref), count)
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> F32:
         """A tensor of plain floats in f32, of exactly this shape."""
+        name = f"{self._within}{name}"
         values = self.checkpoint.f32(name)
         if values.shape != shape:
             raise CheckpointError(
@@ -84,7 +89,7 @@ class Loader:
 
     def filled_up(self, name: str, count: int) -> F32:
         """A tensor of `count` numbers that releases store with further dimensions of 1, or filled up with zeros."""
-        values = self.tensor(name, self.checkpoint.info(name).shape).reshape(-1)
+        values = self.tensor(name, self.checkpoint.info(f"{self._within}{name}").shape).reshape(-1)
         if len(values) < count or values[count:].any():
             raise CheckpointError(f"{name} has {len(values)} elements; config.json makes it {count}")
         return np.ascontiguousarray(values[:count])
@@ -93,6 +98,7 @@ class Loader:
         self, name: str, shape: tuple[int, ...]
     ) -> "np.ndarray[tuple[int, ...], np.dtype[np.int64]]":
         """A tensor of integers as int64, of exactly this shape."""
+        name = f"{self._within}{name}"
         values = self.checkpoint.integers(name)
         if values.shape != shape:
             raise CheckpointError(
@@ -105,7 +111,7 @@ class Loader:
     def matrix(self, ref: Ref, rows: int, cols: int) -> F32:
         """A matrix [rows, cols] in f32, from any stored format: for families that fold or split it
         themselves."""
-        ref = _ref(ref)
+        ref = self._ref(ref)
         shelf = Shelf(self.checkpoint)
         values = shelf.matrix(ref, rows, cols).f32()
         self._note(*shelf.storage(ref).names)
@@ -118,7 +124,7 @@ class Loader:
 
         `exact`: on the float path whatever the weights format (routers, gates and the like).
         """
-        ref = _ref(ref)
+        ref = self._ref(ref)
         shelf = Shelf(self.checkpoint)
         stored = shelf.rows(ref, rows, cols)
         self._note(*shelf.storage(ref).names)
@@ -130,7 +136,7 @@ class Loader:
         """Linear layers that share their input (q, k and v; gate and up), computed in one launch; see
         `linear`."""
         shelf = Shelf(self.checkpoint)
-        named = [_ref(ref) for ref in refs]
+        named = [self._ref(ref) for ref in refs]
         stored = [shelf.rows(ref, count, cols) for ref, count in zip(named, rows, strict=True)]
         for ref in named:
             self._note(*shelf.storage(ref).names)
@@ -156,16 +162,17 @@ class Loader:
         """
         refs = parts or ExpertRefs(*(MatrixRef(f"{name}.{part}_proj") for part in ("gate", "up", "down")))
         shelf = Shelf(self.checkpoint)
-        gate = shelf.rows(refs.gate, intermediate, hidden)
-        up = shelf.rows(refs.up, intermediate, hidden)
-        down = shelf.rows(refs.down, hidden, intermediate)
-        for ref in (refs.gate, refs.up, refs.down):
+        inner, beside, outer = (self._ref(ref) for ref in (refs.gate, refs.up, refs.down))
+        gate = shelf.rows(inner, intermediate, hidden)
+        up = shelf.rows(beside, intermediate, hidden)
+        down = shelf.rows(outer, hidden, intermediate)
+        for ref in (inner, beside, outer):
             self._note(*shelf.storage(ref).names)
         shape = ExpertShape.of(gate, up, down, activation, self.weights, bias)
         if bias:
-            counts = ((refs.gate, intermediate), (refs.up, intermediate), (refs.down, hidden))
-            inner, beside, outer = (self.vector(f"{ref.name}.bias", count) for ref, count in counts)
-            data = pack_expert(shape, gate, up, down, inner, beside, outer)
+            widths = ((inner, intermediate), (beside, intermediate), (outer, hidden))
+            first, second, last = (self._bias(ref, count, True) for ref, count in widths)
+            data = pack_expert(shape, gate, up, down, first, second, last)
         else:
             data = pack_expert(shape, gate, up, down)
         self.resident_bytes += data.nbytes
@@ -184,9 +191,9 @@ class Loader:
 
     def embedding(self, name: str, rows: int, cols: int) -> Embedding:
         """Embedding rows, kept as stored."""
-        shelf = Shelf(self.checkpoint)
-        stored = shelf.matrix(MatrixRef(name), rows, cols)
-        self._note(*shelf.storage(MatrixRef(name)).names)
+        ref, shelf = self._ref(name), Shelf(self.checkpoint)
+        stored = shelf.matrix(ref, rows, cols)
+        self._note(*shelf.storage(ref).names)
         table = Embedding(stored)
         self.resident_bytes += table.nbytes
         return table
@@ -196,7 +203,7 @@ class Loader:
     ) -> Linear:
         """The output head: the shipped one; else the embeddings if the config ties them; else
         CheckpointError."""
-        shipped = any(f"{name}{suffix}" in self.checkpoint for suffix in (".weight", ".weight_packed", ""))
+        shipped = any(f"{name}{suffix}" in self for suffix in (".weight", ".weight_packed", ""))
         if not shipped and not tied:
             raise CheckpointError(
                 f"there is no {name}.weight, and config.json does not tie the output head to the embeddings; "
@@ -230,7 +237,16 @@ class Loader:
         name = f"{ref.name}.bias"
         if bias is False or (bias is None and name not in self.checkpoint):
             return None
-        return self.vector(MatrixRef(name, ref.index, ref.first, ref.step, ref.count), count)
+        return self._vector(MatrixRef(name, ref.index, ref.first, ref.step, ref.count), count)
+
+    def _vector(self, ref: MatrixRef, count: int) -> F32:
+        values = Shelf(self.checkpoint).vector(ref, count)
+        self._note(f"{ref.name}.weight" if f"{ref.name}.weight" in self.checkpoint else ref.name)
+        return self._resident(values)
+
+    def _ref(self, ref: Ref) -> MatrixRef:
+        found = MatrixRef(ref) if isinstance(ref, str) else ref
+        return replace(found, name=f"{self._within}{found.name}") if self._within else found
 
     def _resident(self, values: F32) -> F32:
         self.resident_bytes += values.nbytes
@@ -243,10 +259,6 @@ class Loader:
                 self._done += self.checkpoint.info(name).nbytes
         if self._progress is not None:
             self._progress(self._done, max(self._total, self._done))
-
-
-def _ref(ref: Ref) -> MatrixRef:
-    return MatrixRef(ref) if isinstance(ref, str) else ref
 
 
 SUFFIX = re.compile(

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 OTHERS: Mapping[str, str] = {
     "deepseek_v32": "glm_moe_dsa",
     "kimi_k2": "deepseek_v3",
+    "kimi_k25": "deepseek_v3",
     "qwen3_5_moe_text": "qwen3_5_moe",
 }
 # Family file by model type, from the files' names, so that listing them loads none.

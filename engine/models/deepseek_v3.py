@@ -1,14 +1,15 @@
-"""DeepSeek-V3 and R1 (arXiv 2412.19437), Kimi-K2: latent attention, dense first layers, groups of experts."""
+"""DeepSeek-V3 and R1 (arXiv 2412.19437), Kimi-K2 and K2.5: latent attention, dense first layers, groups of experts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from engine.arrays import F32
 from engine.cache import KeyValue
-from engine.config import Reader
+from engine.config import Reader, text_part
 from engine.decoder import Block, Decoder
 from engine.experts import ExpertLayout, ExpertRefs, MatrixRef
 from engine.kernels import Activation
@@ -18,6 +19,9 @@ from engine.loader import Loader
 from engine.models import Batch, Family, beyond
 from engine.rotary import RopeSettings, Rotary
 from engine.router import SigmoidRouter
+
+WHOLE = "language_model."  # before the names of the text model in a multimodal release (Kimi-K2.5)
+TOWERS = ("vision_tower.", "mm_projector.", "multi_modal_projector.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,7 @@ class Config:
 
 
 def parse(config: Mapping[str, Any]) -> Config:
+    config = text_part(config)
     read = Reader(config)
     read.refuse(moe_layer_freq=1, scoring_func="sigmoid", topk_method="noaux_tc")
     hidden = read.count("hidden_size")
@@ -89,13 +94,14 @@ def parse(config: Mapping[str, Any]) -> Config:
 
 
 def experts(config: Config) -> ExpertLayout:
-    def refs(layer: int, expert: int) -> ExpertRefs:
-        name = f"model.layers.{layer}.mlp.experts.{expert}"
+    def refs(within: str, layer: int, expert: int) -> ExpertRefs:
+        name = f"{within}model.layers.{layer}.mlp.experts.{expert}"
         return ExpertRefs(*(MatrixRef(f"{name}.{part}_proj") for part in ("gate", "up", "down")))
 
     sparse = range(config.dense_layers, config.layers)
+    alone, *wrapped = (partial(refs, within) for within in ("", WHOLE))
     return ExpertLayout(
-        config.hidden, config.expert_intermediate, config.activation, config.experts, sparse, refs
+        config.hidden, config.expert_intermediate, config.activation, config.experts, sparse, alone, wrapped
     )
 
 
@@ -133,17 +139,23 @@ class Layer(Block):
 
 
 def build(config: Config, load: Loader) -> Decoder:
-    return Decoder(
-        config, load, Layer, Rotary.of(config.rope, config.latent.rope, interleaved=config.interleaved)
-    )
+    if f"{WHOLE}model.norm.weight" in load:
+        load = load.within(WHOLE)
+    rotary = Rotary.of(config.rope, config.latent.rope, interleaved=config.interleaved)
+    return Decoder(config, load, Layer, rotary)
+
+
+def skips(config: Config, name: str) -> bool:
+    """Multi-token prediction and vision."""
+    return name.startswith(TOWERS) or beyond(name.removeprefix(WHOLE), config.layers)
 
 
 FAMILY = Family(
     "DeepSeek-V3",
-    ("deepseek_v3", "kimi_k2"),
+    ("deepseek_v3", "kimi_k2", "kimi_k25"),
     parse,
     experts,
     build,
-    skips=lambda config, name: beyond(name, config.layers),
+    skips=skips,
     verified=("bf16", "fp8", "int4"),
 )

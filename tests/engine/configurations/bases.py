@@ -83,6 +83,16 @@ WRAPPED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # the text part, 
             "image_token_id": 27, "video_token_id": 28,
         },
     ),
+    "kimi_k25": (
+        {**LATENT, "model_type": "deepseek_v3"},
+        {
+            "vision_config": {
+                "patch_size": 2, "pos_emb_height": 4, "pos_emb_width": 4, "num_attention_heads": 1,
+                "num_hidden_layers": 1, "hidden_size": 8, "intermediate_size": 8,
+            },
+            "projection_hidden_size": 8, "image_token_id": 27, "video_token_id": 28, "tie_word_embeddings": False,
+        },
+    ),
     "glm5_next": (
         {
             **{key: value for key, value in INDEXED.items() if key not in ("rope_theta", "qk_rope_head_dim")},

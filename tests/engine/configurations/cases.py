@@ -251,6 +251,7 @@ OWN: dict[str, dict[str, dict[str, Any]]] = {
     },
 }  # fmt: skip
 OWN_WRAPPED: dict[str, dict[str, dict[str, Any]]] = {
+    "kimi_k25": {"base": {}, "bias": {"attention_bias": True, "q_lora_rank": None, "rope_scaling": YARN}},
     "qwen3_5_moe": {
         "base": {},
         "bias": {"attention_bias": True, "num_key_value_heads": 1},
