@@ -117,3 +117,11 @@ def test_it_needs_nothing_from_elsewhere_and_complains_of_nothing(page: Browser,
     assert page.run("[...document.querySelectorAll('button, select, textarea, input')].every(e => "
                     "e.hidden || e.textContent.trim() || e.labels.length)")  # fmt: skip
     assert page.problems == []
+
+
+def test_the_policy_of_the_page_is_kept(page: Browser) -> None:
+    written = "(() => { try { document.body.insertAdjacentHTML('beforeend', '<i>x</i>'); return 'written'; }"
+    assert page.run(f"{written} catch (error) {{ return error.name; }} }})()") == "TypeError"
+    elsewhere = "fetch('http://192.0.2.1/').then(() => 'fetched', error => error.name)"
+    assert page.run(elsewhere) == "TypeError"
+    assert any("192.0.2.1" in problem for problem in page.problems)
