@@ -4,8 +4,9 @@ glibc gives freed memory back to the kernel, which hands it out again zeroed, pa
 chunk's size, used once and freed, that is half of the system time of receiving a model. Here it is told to
 keep some.
 
-Where it puts large buffers they begin 16 bytes into a page. The kernel copies from the page cache, page by page,
-into such a place at half the speed: each store falls just behind a load of the same place in its page.
+Where a large buffer begins is chance. Into one that begins 16 bytes into a page the kernel was seen to copy from the
+page cache up to 1.7 times as slowly as into one that begins at a page: each store falls just behind a load of the
+same place in its page.
 """
 
 import ctypes
