@@ -1,8 +1,7 @@
 """The inner tile of the integer path: 16 rows of packed weights times some tokens.
 
-A panel is 16 rows, one stretch of memory that is read once from its start to its end, which processors foresee by
-themselves (asking for lines in advance, or reading two panels at a time, was measured to be slower): blocks of the
-weights of `SCALED` groups and then the 64 bytes of their scales, 16 a group. A last block that is not full is filled
+A panel is 16 rows, one stretch of memory that is read once from its start to its end: blocks of the weights of
+`SCALED` groups and then the 64 bytes of their scales, 16 a group. A last block that is not full is filled
 up with zeros. A group's weights are 512 bytes for q8: [8 steps][16 rows][4 inputs]; 256 for the 4-bit formats,
 where byte i of the first, second, … 64 holds step 0, 1, 2, 3 in its low and step 4, 5, 6, 7 in its high half.
 
@@ -23,6 +22,7 @@ KINDS = ("q8", "q4", "int4", "mxfp4")
 SCALES = ("f16", "bf16", "f32", "e8m0")
 SCALE_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "e8m0": 1}
 SCALED = {kind: 4 // size for kind, size in SCALE_BYTES.items()}  # groups whose scales fill 64 bytes
+AHEAD = 4096  # bytes of q8 asked for in advance for a single token; the 4-bit formats were measured faster without
 WIDE = isa().tokens  # the most tokens a tile takes
 
 
@@ -100,6 +100,10 @@ def write_tile(
         start = offset(b, p["panel"], b.mul(block, constant(I64, block_bytes(kind, scale_kind))))
         group = offset(b, start, b.mul(place, constant(I64, size)))
         scales = offset(b, start, scaled * size)
+        if tokens == 1 and kind == "q8":
+            for line in range(0, size, 64):
+                w.prefetch(b, offset(b, group, AHEAD + line), near=2)
+            w.prefetch(b, offset(b, scales, AHEAD), near=2)
         steps = writer.steps(group)
         at = offset(b, scales, b.mul(place, constant(I64, 16 * SCALE_BYTES[scale_kind])))
         w_scales = [

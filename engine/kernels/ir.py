@@ -58,11 +58,14 @@ def variable(builder: Builder, value: Value) -> Value:
     return cgutils.alloca_once_value(builder, value)
 
 
-def prefetch(builder: Builder, pointer: Value) -> None:
-    """Asks for the cache line at an address, which need not be valid."""
+def prefetch(builder: Builder, pointer: Value, near: int = 3) -> None:
+    """Asks for the cache line at an address, which need not be valid.
+
+    `near` 3: into all caches; 2: into the second and those beyond.
+    """
     address = builder.bitcast(pointer, I8.as_pointer())
     declared = function(builder, "llvm.prefetch.p0", VOID, [address.type, I32, I32, I32])
-    builder.call(declared, [address, constant(I32, 0), constant(I32, 3), constant(I32, 1)])
+    builder.call(declared, [address, constant(I32, 0), constant(I32, near), constant(I32, 1)])
 
 
 def splat(builder: Builder, value: Value, lanes: int) -> Value:
