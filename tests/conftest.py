@@ -5,10 +5,17 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 # Where the shell started us in the background, Ctrl-C is ignored by us and by all that we start; tests send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes is the machine's affair. The proof of a version is the same each time it is run; whoever
+# works on it searches further with every run.
+settings.register_profile("search", deadline=None)
+settings.register_profile("proof", deadline=None, derandomize=True)
+settings.load_profile("proof" if os.environ.get("SWARM_REQUIRE_ALL") else "search")
 
 SHARED = Path(os.environ.get("SWARM_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 

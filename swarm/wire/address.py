@@ -88,15 +88,15 @@ def _ipv6(text: str, host: str) -> str:
 
 
 def _name(text: str, host: str) -> str:
-    if re.fullmatch(r"[0-9.]+", host):
-        try:
-            return str(ipaddress.IPv4Address(host))
-        except ValueError:
-            raise BadAddress(text=text, reason="it looks like an IPv4 address but is none") from None
     try:
         ascii_host = host if host.isascii() else host.encode("idna").decode("ascii")
     except UnicodeError:
         raise BadAddress(text=text, reason="its host name cannot be encoded") from None
+    if re.fullmatch(r"[0-9.]+", ascii_host):
+        try:
+            return str(ipaddress.IPv4Address(ascii_host))
+        except ValueError:
+            raise BadAddress(text=text, reason="it looks like an IPv4 address but is none") from None
     labels = ascii_host.removesuffix(".").split(".")
     if not (0 < len(ascii_host) <= _MAX_NAME and all(_LABEL.fullmatch(label) for label in labels)):
         raise BadAddress(text=text, reason="its host is not a name")

@@ -61,6 +61,7 @@ BAD = [
     "host\n:1",
     "\x1b[31mhost",
     "ho\udc80st",
+    "¹",  # becomes a digit in the name system
 ]
 
 
