@@ -23,8 +23,8 @@ class Options:
     """How a model is held in memory.
 
     expert_ram_bytes: memory for routed experts (None: all of them). packed_cache: a directory for experts
-    in packed form, so that reading them again needs no conversion (None: do not keep any); it is never
-    inside a model's directory.
+    in packed form, of models whose experts do not all fit in memory, so that reading them again needs no
+    conversion (None: do not keep any); it is never inside a model's directory.
     """
 
     weights: Weights = "auto"
@@ -83,6 +83,7 @@ class Engine:
             return family.skips(config, name)
 
         bank = ExpertBank(checkpoint, layout, options.weights, options.expert_ram_bytes, options.packed_cache)
+        bank.reader.keeps = bank.streams  # what fits is packed once, and need not take room on the disk
         loader = Loader(checkpoint, options.weights, progress)
         loader.prefetch(layout, skipped)
         model = family.build(config, loader)

@@ -26,6 +26,7 @@ class ExpertReader:
     ) -> None:
         self.bytes_read = 0  # stored bytes from the model's files and packed bytes from the cache
         self.from_cache = 0  # experts
+        self.keeps = True  # whether what is packed goes into the cache
         self._checkpoint = checkpoint
         self._layout = layout
         self._weights = weights
@@ -70,7 +71,7 @@ class ExpertReader:
         refs = self._layout.refs(layer, expert)
         self.pack(layer, expert, out)
         self._count(sum(length for _, _, length in merged(byte_ranges(self._checkpoint, list(refs)))), 0)
-        if cache is not None:
+        if cache is not None and self.keeps:
             cache.write(layer, expert, out)
 
     def pack(self, layer: int, expert: int, out: U8) -> None:

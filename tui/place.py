@@ -10,6 +10,7 @@ from engine.engine import Options as EngineOptions
 from engine.memory import available_bytes
 from engine.models import family_of
 from engine.numerics import Weights
+from swarm.peers.settings import home
 from tui.backend import Donation
 from tui.messages import Connected, Event, Notice, Progress
 from tui.options import Options
@@ -68,7 +69,8 @@ class Place(Protocol):
 def engine_options(options: Options) -> EngineOptions:
     """How the engine holds a model: experts in 6/10 of the free memory, unless the user says how much."""
     ram = options.expert_ram_bytes
-    return EngineOptions(cast(Weights, options.weights), available_bytes() * 6 // 10 if ram is None else ram)
+    ram = available_bytes() * 6 // 10 if ram is None else ram
+    return EngineOptions(cast(Weights, options.weights), ram, home().packed)
 
 
 def expert_shape(config: Mapping[str, Any]) -> tuple[str, int, int]:

@@ -13,6 +13,7 @@ from swarm.peers.partner import Remote
 from swarm.peers.remote import RemoteExperts, Rules
 from swarm.peers.replication import count_replicas
 from swarm.peers.session import Session
+from swarm.peers.settings import home
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class JoinedSwarm:
         """See `swarm.api.shelf.Library`."""
         found, asking = self._opened(name), self._asking
         engine = Engine.open(
-            found.source, Options(asking.weights, least(experts_bytes, asking.expert_ram_bytes))
+            found.source,
+            Options(asking.weights, least(experts_bytes, asking.expert_ram_bytes), home().packed),
         )
         if asking.donors:
             try:

@@ -11,6 +11,7 @@ from engine.models import family_of
 from engine.numerics import Weights
 from engine.source import DirectorySource, Source
 from swarm.api.shelf import Listed, Need
+from swarm.peers.settings import home
 
 _KEPT = 1.1  # what weights take in memory beside what they take in files, at most, unless they are widened
 
@@ -38,7 +39,8 @@ class Directories:
     def open(self, name: str, experts_bytes: int | None) -> Engine:
         """See `swarm.api.shelf.Library`."""
         return Engine.open(
-            self._sources[name], Options(self._weights, least(experts_bytes, self._expert_ram_bytes))
+            self._sources[name],
+            Options(self._weights, least(experts_bytes, self._expert_ram_bytes), home().packed),
         )
 
     def swarm(self) -> Mapping[str, object]:

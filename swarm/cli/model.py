@@ -9,6 +9,7 @@ from engine.source import DirectorySource
 from swarm.cli.asking import Asking
 from swarm.cli.joining import joined
 from swarm.cli.output import byte_progress, say
+from swarm.peers.settings import home
 
 
 @contextmanager
@@ -29,7 +30,7 @@ def opened(
         EngineError: the model cannot be run.
         SwarmError, OSError: it cannot be had.
     """
-    options = Options(weights=weights, expert_ram_bytes=expert_ram)  # type: ignore[arg-type]
+    options = Options(weights=weights, expert_ram_bytes=expert_ram, packed_cache=home().packed)  # type: ignore[arg-type]
     if local is not None:
         with DirectorySource(local) as source, Engine.open(source, options) as engine:
             yield engine

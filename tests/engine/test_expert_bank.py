@@ -170,6 +170,21 @@ def test_packed_experts_are_read_back_without_the_model(source: Broken, tmp_path
     second.close()
 
 
+def test_an_engine_keeps_packed_experts_only_of_a_model_that_does_not_fit(
+    oracle: Path, tmp_path: Path
+) -> None:
+    found = []
+    for ram_bytes in (None, 200_000, 200_000):
+        options = Options("q8", ram_bytes, tmp_path / "packed")
+        with DirectorySource(oracle / "olmoe") as source, Engine.open(source, options) as engine:
+            found.append(greedy(engine.model, engine.experts, [1, 2, 3, 4], 4)[0])
+            packed = engine.bank.reader.shape(0).nbytes
+            converted = engine.bank.stats.bytes_read - engine.bank.stats.from_cache * packed
+        assert (used_bytes(tmp_path / "packed") > 0) == (ram_bytes is not None)
+        assert (converted > 0) == (len(found) < 3)
+    assert found[0] == found[1] == found[2]
+
+
 def test_a_damaged_copy_is_not_believed(tmp_path: Path) -> None:
     cache = PackedCache(tmp_path, "key")
     blob = np.arange(256, dtype=np.uint8)
