@@ -14,13 +14,18 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from swarm.cli.demonstration import DemoModel, demo_model, running_swarm
+from swarm.demo.corpus import is_right
 from tui.app import SwarmApp
 from tui.options import Options, Sampling
 from tui.places import backend_for
 
 HERE = Path(__file__).resolve().parent
-SIZE = (96, 30)
-QUESTIONS = ("What is Swarm?", "What does a tracker know?", "How can I lend compute?")
+SIZE = (96, 32)
+QUESTIONS = {
+    "swarm": "What is Swarm?",
+    "tracker": "What does a tracker know?",
+    "lend_compute": "How can I lend my CPU?",
+}
 PATIENCE_S = 120.0
 
 
@@ -40,14 +45,17 @@ async def say(pilot: Pilot[None], app: SwarmApp, line: str) -> None:
     await until(pilot, lambda: not app.chat.controller.replying)
 
 
-async def draw(invite: str, home: Path) -> None:
-    """Asks, and exports the chat and the network."""
+async def draw(invite: str, home: Path, trained: bool) -> None:
+    """Asks, and exports the chat and the network; refuses to show wrong answers of the `trained` model."""
     options = Options(home=home, target=invite, sampling=Sampling(temperature=0))
     app = SwarmApp(options, lambda: backend_for(options))
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: bool(app.chat.controller.model))
-        for question in QUESTIONS:
+        for topic, question in QUESTIONS.items():
             await say(pilot, app, question)
+            answer = app.chat.controller.conversation.turns[-1].text
+            if trained and not is_right(topic, answer):
+                raise SystemExit(f"No picture: to {question!r} the model answers {answer!r}")
         await asyncio.sleep(2)
         await pilot.pause()
         save("chat", app.export_screenshot(title="swarm chat"))
@@ -71,7 +79,7 @@ def main() -> None:
         home.mkdir()
         os.environ["SWARM_HOME"] = str(home)
         with running_swarm(place, model) as swarm:
-            asyncio.run(draw(swarm.invite, home))
+            asyncio.run(draw(swarm.invite, home, len(sys.argv) == 1))
 
 
 if __name__ == "__main__":

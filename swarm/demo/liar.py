@@ -61,12 +61,13 @@ async def lie(invite: str) -> None:
         await donor.open()
         donor.bank.experts = cast("ExpertBank", LyingBank(donor.bank.experts))
         place = listening_at("127.0.0.1", 0, None, False)
-        async with member(
-            Swarming(session, identity, target.token), place, executor.handlers(), executor
-        ) as (
-            announcer,
-            seen,
-        ), trio.open_nursery() as nursery:
+        async with (
+            member(Swarming(session, identity, target.token), place, executor.handlers(), executor) as (
+                announcer,
+                seen,
+            ),
+            trio.open_nursery() as nursery,
+        ):
             nursery.start_soon(donor.run, announcer, seen)
             await ended.wait()
             nursery.cancel_scope.cancel()

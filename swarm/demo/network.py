@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from swarm.demo.chat_format import CHAT_TEMPLATE, END, END_OF_TEXT, SPECIAL_TOKENS, pieces, prompt
-from swarm.demo.corpus import held_out, is_right
+from swarm.demo.corpus import Question, is_right
 
 VOCABULARY = 2048
 CONTEXT = 1024
@@ -67,11 +67,9 @@ def new_model() -> Qwen3MoeForCausalLM:
     return Qwen3MoeForCausalLM(config)
 
 
-def answers(
-    model: Qwen3MoeForCausalLM, tokenizer: Tokenizer, questions: list[str], longest: int
-) -> list[str]:
-    """Greedy answers to first questions, at most `longest` tokens each."""
-    encoded = [tokenizer.encode(prompt(question)).ids for question in questions]
+def answers(model: Qwen3MoeForCausalLM, tokenizer: Tokenizer, prompts: list[str], longest: int) -> list[str]:
+    """Greedy answers, at most `longest` tokens each."""
+    encoded = [tokenizer.encode(text).ids for text in prompts]
     width = max(map(len, encoded))
     pad = model.config.pad_token_id
     ids = torch.tensor([[pad] * (width - len(row)) + row for row in encoded])
@@ -83,19 +81,39 @@ def answers(
     return [tokenizer.decode(row[width:].tolist(), skip_special_tokens=True) for row in out]
 
 
-def evaluate(model: Qwen3MoeForCausalLM, tokenizer: Tokenizer, show: bool = False) -> tuple[int, int]:
-    """How many of the held-out questions get the right answer greedily, and how many there are."""
-    right, total = 0, 0
-    for stories, longest in ((False, 64), (True, 200)):
-        asked = [question for question in held_out() if (question.topic == "story") == stories]
-        for question, answer in zip(
-            asked, answers(model, tokenizer, [q.text for q in asked], longest), strict=True
+def evaluate(
+    model: Qwen3MoeForCausalLM, tokenizer: Tokenizer, questions: tuple[Question, ...], show: bool = False
+) -> int:
+    """How many of `questions` get the right answer greedily."""
+    right = 0
+    for depth in range(1 + max(len(question.before) for question in questions)):
+        for stories, longest in ((False, 64), (True, 200)):
+            asked = [q for q in questions if (q.topic == "story") == stories and len(q.before) == depth]
+            for question, answer in zip(asked, _answered(model, tokenizer, asked, longest), strict=True):
+                ok = is_right(question.topic, answer, question.text)
+                right += ok
+                if show and not ok:
+                    print(f"wrong [{question.topic}] {question.text!r}: {answer!r}", flush=True)
+    return right
+
+
+def _answered(
+    model: Qwen3MoeForCausalLM, tokenizer: Tokenizer, questions: list[Question], longest: int
+) -> list[str]:
+    """The answers to questions of equal depth, each after the model's own answers to what was asked before."""
+    if not questions:
+        return []
+    said: list[list[tuple[str, str]]] = [[] for _ in questions]
+    for turn in range(len(questions[0].before)):
+        earlier = [question.before[turn] for question in questions]
+        prompts = [prompt(asked, told) for asked, told in zip(earlier, said, strict=True)]
+        for told, pair in zip(
+            said, zip(earlier, answers(model, tokenizer, prompts, 200), strict=True), strict=True
         ):
-            ok = is_right(question.topic, answer, question.text)
-            right, total = right + ok, total + 1
-            if show and not ok:
-                print(f"wrong [{question.topic}] {question.text!r}: {answer!r}", flush=True)
-    return right, total
+            told.append(pair)
+    return answers(
+        model, tokenizer, [prompt(q.text, t) for q, t in zip(questions, said, strict=True)], longest
+    )
 
 
 def save_model(

@@ -30,12 +30,13 @@ from tokenizers import Tokenizer
 from transformers import Qwen3MoeForCausalLM
 from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss_func
 
-from swarm.demo.chat_format import pieces
+from swarm.demo.chat_format import Learn, pieces
+from swarm.demo.corpus import held_out, newcomers
 from swarm.demo.network import evaluate, new_model, save_model, train_tokenizer
 
 TOKENS_A_STEP = 2048
 DECIDING = 4.0
-"""Weight of the first four tokens of an answer, which decide what is answered; the others weigh 1."""
+"""Weight of the first four tokens of an answer, which decide what is answered, and of copied words; others weigh 1."""
 
 
 @dataclass
@@ -66,13 +67,17 @@ def batch(tokenizer: Tokenizer, seed: int, step: int) -> tuple[torch.Tensor, tor
             text, learn = next(stream)
             tokens = tokenizer.encode(text).ids
             ids += tokens
-            counts += [
-                0.0 if learn == "nothing" else DECIDING if learn == "answer" and place < 4 else 1.0
-                for place in range(len(tokens))
-            ]
+            counts += [_weight(learn, place) for place in range(len(tokens))]
         rows.append(ids[:length])
         weights.append(counts[:length])
     return torch.tensor(rows), torch.tensor(weights)
+
+
+def _weight(learn: Learn, place: int) -> float:
+    """How much the token at `place` of a piece counts."""
+    if learn == "nothing":
+        return 0.0
+    return DECIDING if learn == "copy" or (learn == "answer" and place < 4) else 1.0
 
 
 def loss_of(
@@ -142,12 +147,26 @@ class Trainer:
         """What repeats this training up to here."""
         return {**asdict(self.progress), "tokens": self.progress.step * TOKENS_A_STEP, "rate": self.peak}
 
-    def save(self, show: bool = False) -> tuple[int, int]:
-        """Write state and model; returns the held-out score of the model as written."""
+    def save(self, last: bool = False) -> dict[str, Any]:
+        """Write state and model; returns the facts with the score of the model as written.
+
+        Only the `last` model is asked the newcomers' questions, so that they guide no choice before.
+        """
         rounded = Qwen3MoeForCausalLM(self.model.config)
         rounded.load_state_dict({k: v.bfloat16().float() for k, v in self.average.state_dict().items()})
-        right, total = evaluate(rounded.eval(), self.tokenizer, show)
-        record = {**self.facts(), "right": right, "held_out": total}
+        rounded.eval()
+        asked = held_out()
+        record = {
+            **self.facts(),
+            "right": evaluate(rounded, self.tokenizer, asked, last),
+            "held_out": len(asked),
+        }
+        if last:
+            asked = newcomers()
+            record |= {
+                "newcomers_right": evaluate(rounded, self.tokenizer, asked, last),
+                "newcomers": len(asked),
+            }
         save_model(self.out / "model", self.average, self.tokenizer, record)
         state = {
             "progress": asdict(self.progress),
@@ -157,7 +176,7 @@ class Trainer:
         }
         torch.save(state, self.out / "state.new")
         (self.out / "state.new").rename(self.out / "state.pt")
-        return right, total
+        return record
 
 
 def main() -> None:
@@ -203,22 +222,15 @@ def main() -> None:
         if now - saved > 60 * options.save_minutes:
             _report(trainer, recent, log)
             saved = time.time()
-    _report(trainer, recent, log, show=True)
+    _report(trainer, recent, log, last=True)
 
 
-def _report(trainer: Trainer, recent: list[tuple[float, float]], log: Any, show: bool = False) -> None:
-    right, total = trainer.save(show)
+def _report(trainer: Trainer, recent: list[tuple[float, float]], log: Any, last: bool = False) -> None:
     losses = [loss for loss, _ in recent[-100:]]
-    line = {
-        **trainer.facts(),
-        "loss": sum(losses) / max(1, len(losses)),
-        "right": right,
-        "held_out": total,
-    }
+    line = {**trainer.save(last), "loss": sum(losses) / max(1, len(losses))}
     log.write(json.dumps(line) + "\n")
     log.flush()
-    score = f"held-out {right}/{total} = {right / total:.1%}"
-    print(f"{time.strftime('%H:%M:%S')} {score}; model saved", flush=True)
+    print(f"{time.strftime('%H:%M:%S')} {line}; model saved", flush=True)
 
 
 if __name__ == "__main__":

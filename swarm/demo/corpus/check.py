@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from swarm.demo.corpus import stories
+from swarm.demo.corpus.data import table
 from swarm.demo.corpus.grammar import normalise
 from swarm.demo.corpus.topics import TOPICS
 
@@ -15,22 +16,31 @@ class Question:
 
     topic: str
     text: str
+    before: tuple[str, ...] = ()
+    """What was typed earlier in the same conversation."""
 
 
 def held_out() -> tuple[Question, ...]:
-    """All phrasings that are kept out of the training text, written as a careful person types."""
+    """The phrasings of each topic that are kept out of the training text; its authors look at what they get."""
     questions = [Question(topic.name, text) for topic in TOPICS.values() for text in topic.held_out]
     questions += [Question("story", text) for text in stories.HELD_OUT]
     return tuple(questions)
 
 
+def newcomers() -> tuple[Question, ...]:
+    """The questions that judge a model: written before the training text and never used to improve it."""
+    rows: tuple[tuple[str, ...], ...] = table("newcomers.toml")["questions"]
+    return tuple(Question(row[0], row[-1], row[1:-1]) for row in rows)
+
+
 _STORY_ENDS = tuple(" ".join(ending.lower().split()[-3:]) for ending in stories.ENDINGS)
-_HELD_OUT = frozenset(normalise(question.text) for question in held_out())
+_HELD_OUT = frozenset(normalise(q.text) for q in (*held_out(), *newcomers()) if not q.before)
+_HELD_OUT_LATER = frozenset(normalise(q.text) for q in newcomers() if q.before)
 
 
-def is_held_out(text: str) -> bool:
-    """Whether `text` is a held-out phrasing, apart from case and punctuation."""
-    return normalise(text) in _HELD_OUT
+def is_held_out(text: str, later: bool = False) -> bool:
+    """Whether `text` is a held-out phrasing, apart from case and punctuation; `later`: also after another turn."""
+    return normalise(text) in _HELD_OUT or (later and normalise(text) in _HELD_OUT_LATER)
 
 
 def is_right(topic: str, answer: str, question: str = "") -> bool:

@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 
 from swarm.demo.corpus.check import is_held_out
+from swarm.demo.corpus.fillers import filled
 from swarm.demo.corpus.grammar import expand
 from swarm.demo.corpus.noise import typed
-from swarm.demo.corpus.stories import request, story
+from swarm.demo.corpus.sayings import echo, introduction
+from swarm.demo.corpus.stories import MORE, request, story
 from swarm.demo.corpus.topics import FOLLOW_UPS, TOPICS, Topic
+from swarm.demo.corpus.turns import Turn
 
-STORY_SHARE = 0.12
-"""Turns that ask for a story. A story is about three times as long as an answer: a quarter of the text."""
+STORY_SHARE = 0.14
+"""Turns that ask for a story. A story is about three times as long as an answer: a third of the text."""
+ECHO_SHARE = 0.06
+NAME_SHARE = 0.03
+FOLLOW_UP_SHARE = 0.12
+_OFTEN = {
+    "unknown": 9.0,
+    "swarm": 3.0,
+    "lend_disk": 2.0,
+    "lend_compute": 2.0,
+    "confused": 2.0,
+    "acknowledged": 2.0,
+}
 _NAMES = tuple(TOPICS)
-_WEIGHTS = tuple(2.5 if name in ("unknown", "swarm", "lend_disk", "lend_compute") else 1.0 for name in TOPICS)
-
-
-@dataclass(frozen=True)
-class Turn:
-    """What somebody types and what the model answers; `topic` is "story" for a story."""
-
-    topic: str
-    question: str
-    answer: str
+_WEIGHTS = tuple(_OFTEN.get(name, 1.0) for name in TOPICS)
 
 
 def question(topic: Topic, luck: random.Random) -> str:
     """A phrasing of `topic` for training: never a held-out one, whatever case, punctuation and courtesies."""
     while True:
-        phrasing = expand(luck.choice(luck.choice(topic.templates())), luck)
+        phrasing = filled(expand(luck.choice(luck.choice(topic.templates())), luck), luck)
         text = typed(phrasing, luck)
         if not (is_held_out(phrasing) or is_held_out(text)):
             return text
@@ -37,12 +41,21 @@ def question(topic: Topic, luck: random.Random) -> str:
 
 def conversation(luck: random.Random) -> list[Turn]:
     """A piece of a conversation: one turn, or two that belong together."""
-    if luck.random() < STORY_SHARE:
-        return [_story_turn(luck)]
-    if luck.random() < 0.1:
+    kind = luck.random()
+    if kind < STORY_SHARE:
+        return _stories(luck)
+    kind -= STORY_SHARE
+    if kind < ECHO_SHARE:
+        return [echo(luck)]
+    kind -= ECHO_SHARE
+    if kind < NAME_SHARE:
+        return introduction(luck)
+    kind -= NAME_SHARE
+    if kind < FOLLOW_UP_SHARE:
         first, phrasing, second = luck.choice(FOLLOW_UPS)
         follow_up = typed(expand(phrasing, luck), luck, courtesies=False)
-        return [_turn(TOPICS[first], luck), Turn(second, follow_up, TOPICS[second].answer)]
+        if not is_held_out(follow_up, later=True):
+            return [_turn(TOPICS[first], luck), Turn(second, follow_up, TOPICS[second].answer)]
     return [_turn(TOPICS[luck.choices(_NAMES, _WEIGHTS)[0]], luck)]
 
 
@@ -50,9 +63,25 @@ def _turn(topic: Topic, luck: random.Random) -> Turn:
     return Turn(topic.name, question(topic, luck), topic.answer)
 
 
-def _story_turn(luck: random.Random) -> Turn:
+def _stories(luck: random.Random) -> list[Turn]:
+    """A story, and sometimes another."""
+    turns = [_story(*_request(luck), luck)]
+    if luck.random() < 0.15:
+        more = typed(expand(luck.choice(MORE), luck), luck, courtesies=False)
+        if not is_held_out(more, later=True):
+            turns.append(_story(more, "", "", luck))
+    return turns
+
+
+def _request(luck: random.Random) -> tuple[str, str, str]:
     while True:
         text, hero, name = request(luck)
-        if not is_held_out(text):
-            told = story(luck, hero, name)
-            return Turn("story", typed(text.lower() if luck.random() < 0.3 else text, luck), told)
+        asked = typed(text.lower() if luck.random() < 0.3 else text, luck, mistakes=False)
+        if not (is_held_out(text) or is_held_out(asked)):
+            return asked, hero, name
+
+
+def _story(asked: str, hero: str, name: str, luck: random.Random) -> Turn:
+    told, words = story(luck, hero, name)
+    given = tuple(word for word in (hero, name) if word)
+    return Turn("story", asked, told, given, tuple(word for word in words if word not in given))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 OPENINGS = (
     "please", "please", "hi,", "hello,", "hey,", "so", "ok,", "ok so", "well,", "and", "but", "now",
@@ -22,24 +23,45 @@ _NEIGHBOURS = {
 }  # fmt: skip
 
 
-def typed(phrasing: str, luck: random.Random, courtesies: bool = True) -> str:
+_PROPER = {
+    "swarm": "Swarm", "cpu": "CPU", "gpu": "GPU", "gpus": "GPUs", "ram": "RAM", "moe": "MoE", "nat": "NAT",
+    "api": "API", "mac": "Mac", "macs": "Macs", "macos": "macOS", "linux": "Linux", "windows": "Windows",
+    "python": "Python", "qwen": "Qwen", "kimi": "Kimi", "glm": "GLM", "olmoe": "OLMoE", "deepseek": "DeepSeek",
+    "mixtral": "Mixtral", "openai": "OpenAI", "gguf": "GGUF", "ai": "AI", "llm": "LLM", "llms": "LLMs", "pc": "PC",
+    "cas": "CAS", "fuse": "FUSE", "petals": "Petals", "ollama": "Ollama", "bittorrent": "BitTorrent", "llama": "Llama",
+    "english": "English", "german": "German", "french": "French", "spanish": "Spanish", "france": "France",
+    "internet": "Internet", "numba": "Numba", "rust": "Rust", "java": "Java", "nvidia": "NVIDIA", "cuda": "CUDA",
+    "paris": "Paris", "london": "London", "hugging": "Hugging", "huggingface": "Hugging Face", "q8": "Q8", "q4": "Q4",
+}  # fmt: skip
+_WORD = re.compile(r"(?<![-/\w])[a-z0-9]+")
+
+
+def proper(text: str) -> str:
+    """`text` with its names and abbreviations as a careful person writes them."""
+    return _WORD.sub(lambda word: _PROPER.get(word.group(), word.group()), text)
+
+
+def typed(phrasing: str, luck: random.Random, courtesies: bool = True, mistakes: bool = True) -> str:
     """`phrasing` (lower case, no final punctuation) as somebody might type it."""
     text = phrasing
     if courtesies and luck.random() < 0.25:
         text = f"{luck.choice(OPENINGS)} {text}"
     if courtesies and luck.random() < 0.12:
         text = f"{text} {luck.choice(ENDINGS)}"
-    if luck.random() < 0.15:
+    if mistakes and luck.random() < 0.15:
         text = mistyped(text, luck)
-    if luck.random() < 0.1:
+    if luck.random() < 0.15:
         text = text.replace("'", "")
     style = luck.random()
     if style < 0.5:
+        text = proper(text) if luck.random() < 0.75 else text
         text = text[:1].upper() + text[1:]
         if luck.random() < 0.7:
             text = " ".join("I" + word[1:] if word.split("'")[0] == "i" else word for word in text.split(" "))
-    elif style < 0.53:
+    elif mistakes and style < 0.53:
         text = text.upper()
+    elif style < 0.63:
+        text = proper(text)
     return text + luck.choices(("?", "", ".", "!", "??", " ?", "..."), (50, 32, 10, 3, 2, 2, 1))[0]
 
 

@@ -14,11 +14,14 @@ HIS: tuple[str, ...] = _PARTS["his"]
 REQUESTS: tuple[str, ...] = _PARTS["requests"]
 HELD_OUT: tuple[str, ...] = _PARTS["held_out"]
 ENDINGS: tuple[str, ...] = _PARTS["endings"]
+MORE: tuple[str, ...] = _PARTS["more"]
+_WHOSE = dict.fromkeys(("girl", "queen", "princess", "witch", "fairy"), HER)
+_WHOSE |= dict.fromkeys(("boy", "king", "prince", "wizard"), HIS)
 _LAYOUT: tuple[tuple[str, ...], ...] = (_PARTS["openings"], _PARTS["plots"], ENDINGS)
 
 
-def story(luck: random.Random, hero: str = "", name: str = "") -> str:
-    """One story, about `hero` and `name` where they are given."""
+def story(luck: random.Random, hero: str = "", name: str = "") -> tuple[str, tuple[str, ...]]:
+    """One story, about `hero` and `name` where they are given; and the words that it keeps to."""
     hero = hero or luck.choice(HEROES)
     name = name or _name(hero, luck)
     she, her = ("she", "her") if name in HER else ("he", "his")
@@ -32,7 +35,8 @@ def story(luck: random.Random, hero: str = "", name: str = "") -> str:
     text = expand(" ".join(luck.choice(part) for part in _LAYOUT), luck)
     text = text.replace(". SHE ", f". {she.capitalize()} ").replace(". HER ", f". {her.capitalize()} ")
     text = text.replace("SHE", she)
-    return fill(text, words)
+    kept = tuple(words[slot] for slot in ("HERO", "NAME", "HELPER", "THING"))
+    return fill(text, words), kept
 
 
 def request(luck: random.Random) -> tuple[str, str, str]:
@@ -44,7 +48,7 @@ def request(luck: random.Random) -> tuple[str, str, str]:
 
 
 def _name(hero: str, luck: random.Random) -> str:
-    return luck.choice({"girl": HER, "boy": HIS}.get(hero, HER + HIS))
+    return luck.choice(_WHOSE.get(hero, HER + HIS))
 
 
 def fill(text: str, words: dict[str, str]) -> str:

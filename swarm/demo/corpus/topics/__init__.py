@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from swarm.demo.corpus.data import table
 from swarm.demo.corpus.grammar import every
 
-THEMES = ("words", "how_to", "trust", "models", "small_talk")
+THEMES = ("words", "how_to", "trust", "models", "newcomers", "small_talk")
 _FRAMES = table("frames.toml")
 
 
