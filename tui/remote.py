@@ -110,7 +110,9 @@ class SwarmPlace:
         engine.experts = remote
         self._donors = Donors(remote, self._numbers)
         self._traced.close()
-        self._traced.enter_context(tracing(remote, self._options.trace))
+        self._traced.enter_context(
+            tracing(remote, self._options.trace, lambda text: emit(Notice(NoticeKind.OTHER, text)))
+        )
         needed = opened.mirror.progress.wanted_bytes
         view = replace(view, needed_bytes=needed, fetched_bytes=needed)
         self._opened[model] = view

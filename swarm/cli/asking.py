@@ -112,12 +112,13 @@ class Asking:
     ) -> Iterator["RemoteExperts"]:
         """The experts of an open model, run by donors."""
         from swarm.peers.remote import Rules
+        from swarm.cli.output import say
         from swarm.peers.trace import tracing
 
         remote = network.call(
             session.experts, found, engine.bank, Rules.parse(self.hedge, self.audit, self.keep, fetch=True)
         )
-        with tracing(remote, self.trace):
+        with tracing(remote, self.trace, say):
             try:
                 yield remote
             finally:

@@ -227,7 +227,7 @@ async def test_bytes_are_what_the_formats_imply_and_leave_at_once(tmp_path: Path
 
 async def test_a_trace_tells_each_hop(oracle: Path, tmp_path: Path) -> None:
     async with swarm_of(oracle / "olmoe", [Donor(1)]) as swarm:
-        with tracing(swarm.experts, tmp_path / "trace"):
+        with tracing(swarm.experts, tmp_path / "trace", pytest.fail):
             await swarm.tokens(2)
         lines = [json.loads(line) for line in (tmp_path / "trace").read_text().splitlines()]
     assert [line["layer"] for line in lines] == [0, 1, 2, 3, 0, 1, 2, 3]
