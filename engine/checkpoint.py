@@ -150,6 +150,14 @@ def merged(ranges: Iterable[tuple[str, int, int]]) -> list[tuple[str, int, int]]
     return joined
 
 
+def config_in(source: Source, directory: object) -> Mapping[str, Any]:
+    """The config.json of a model in a directory, also where a GGUF file stands for it. CheckpointError."""
+    config = read_json(presented(source), "config.json")
+    if config is None:
+        raise CheckpointError(f"{directory} holds no config.json; give the folder of a checkpoint")
+    return config
+
+
 def read_json(source: Source, path: str) -> dict[str, Any] | None:
     """A JSON object among the model's files; None when there is no such file."""
     data = read_whole(source, path, LARGEST_JSON_BYTES)

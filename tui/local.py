@@ -6,10 +6,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from engine.checkpoint import read_json
+from engine.checkpoint import config_in
 from engine.engine import Engine
-from engine.errors import CheckpointError
-from engine.gguf import presented
 from engine.source import DirectorySource
 from tui.backend import Donation
 from tui.messages import Connected, Notice, Phase, Progress
@@ -98,9 +96,7 @@ class LocalPlace:
 def describe_directory(directory: Path) -> ModelView:
     """What is in a checkpoint directory, from its configuration and the sizes of its files. EngineError."""
     with DirectorySource(directory) as source:
-        config = read_json(presented(source), "config.json")
-        if config is None:
-            raise CheckpointError(f"{directory} holds no config.json; give the folder of a checkpoint")
+        config = config_in(source, directory)
         family, layers, experts = expert_shape(config)
         size = sum(source.files().values())
     name = directory.resolve().name

@@ -3,10 +3,8 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from engine.checkpoint import Checkpoint, read_json
+from engine.checkpoint import Checkpoint, config_in
 from engine.engine import Engine, Options
-from engine.errors import CheckpointError
-from engine.gguf import presented
 from engine.models import family_of
 from engine.numerics import Weights
 from engine.source import DirectorySource, Source
@@ -54,8 +52,7 @@ class Directories:
 
     def _describe(self, name: str) -> Listed:
         source, path = self._sources[name], self._directories[name]
-        if read_json(presented(source), "config.json") is None:
-            raise CheckpointError(f"{path} holds no config.json; give the folder of a checkpoint")
+        config_in(source, path)
         config = path / "config.json"
         created_s = int((config if config.is_file() else path).stat().st_mtime)
         return Listed(name, sum(source.files().values()), created_s, "local")

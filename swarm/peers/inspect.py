@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.checkpoint import Checkpoint
+from engine.checkpoint import Checkpoint, config_in
 from engine.models import family_of
 from engine.source import DirectorySource
 from engine.template import ChatTemplate
@@ -32,6 +32,7 @@ def inspect(directory: Path) -> ModelFacts:
         OSError: a file cannot be read.
     """
     with DirectorySource(directory) as source:
+        config_in(source, directory)
         checkpoint = Checkpoint.open(source)
         facts = facts_of(checkpoint)
         tokenizer = Tokenizer.open(checkpoint.source)

@@ -36,3 +36,8 @@ def test_a_tokenizer_that_cannot_be_used_is_named(folder: Path, content: str) ->
     (folder / "tokenizer.json").write_text(content)
     with pytest.raises((TokenizerError, CheckpointError), match=r"tokenizer\.json"):
         inspect(folder)
+
+
+def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=f"{tmp_path} holds no config.json"):
+        inspect(tmp_path)
