@@ -31,6 +31,8 @@ def test_its_command_exists(line: str) -> None:
     words = shlex.split(line.removesuffix("</dev/null"))
     if words[0] == "make":
         assert f"\n{words[1]}:" in (ROOT / "Makefile").read_text(encoding="utf-8")
+    elif words[:3] == ["python", "-m", "pytest"]:
+        assert (ROOT / words[3]).is_file()
     elif words[0] == "python":
         name = words[2].replace(".", "/") + ".py" if words[1] == "-m" else words[1]
         assert (ROOT / name).is_file()
