@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from queue import SimpleQueue
 
 from engine.checkpoint import read_json
 from engine.engine import Engine
@@ -19,6 +20,7 @@ from swarm.peers.session import Session, join
 from swarm.peers.settings import home, remember
 from swarm.peers.target import parse_target
 from swarm.peers.trace import tracing
+from swarm.peers.versions import newer
 from swarm.units import format_bytes, format_share, parse_bytes, parse_share
 from swarm.wire.rpc import ConnectionLost, Unreachable
 from tui import views
@@ -51,6 +53,7 @@ class SwarmPlace:
         self._lending = Lending()
         self._traced = ExitStack()
         self._link = "offline"
+        self._renewed = SimpleQueue[Notice]()
         self._left = threading.Event()
 
     def connect(self, emit: Emit) -> Connected:
@@ -79,10 +82,23 @@ class SwarmPlace:
         )
 
     def _look(self, network: NetworkThread, session: Session) -> None:
-        """Notice now and then that the tracker went away or came back."""
+        """Notice now and then that the tracker went away or came back, and that a model has a later version."""
+        looked_at: set[bytes] = set()
         while not self._left.wait(_LOOK_S):
             try:
-                network.call(session.models if session.online else session.connect)
+                if not session.online:
+                    network.call(session.connect)
+                current = self._current
+                if current is None:
+                    network.call(session.models)
+                elif later := network.call(newer, session, current, looked_at):
+                    self._renewed.put(
+                        Notice(
+                            NoticeKind.OTHER,
+                            f"{later.name} has a later version, {later.version}; this one stays open until "
+                            f"/model {later.name}",
+                        )
+                    )
                 if self._donors is not None:
                     network.call(self._donors.ping)
             except NetworkClosed:
@@ -173,8 +189,11 @@ class SwarmPlace:
         return self._donors.counters(stats) if self._donors else stats
 
     def news(self) -> list[Notice]:
-        """Failovers, and donors that were caught."""
-        return self._donors.news() if self._donors else []
+        """Failovers, donors that were caught, and that there is a later version of the model."""
+        renewed = []
+        while not self._renewed.empty():
+            renewed.append(self._renewed.get())
+        return renewed + (self._donors.news() if self._donors else [])
 
     def waiting(self) -> Progress | None:
         """Bytes that are on their way."""

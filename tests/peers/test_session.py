@@ -1,5 +1,6 @@
 """A joined swarm: its models, opening them, going offline and coming back, and how it looks."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,9 +10,10 @@ import trio
 from mirror.errors import NotHere
 from swarm.demo.generated import write_checkpoint
 from swarm.peers.models import NoModels, NoSuchModel, NothingKeptHere, SeveralModels, Speed
-from swarm.peers.session import join
+from swarm.peers.session import Session, join
 from swarm.peers.settings import Home, remember
 from swarm.peers.target import Target, TokenTwice, parse_target
+from swarm.peers.versions import newer
 from swarm.trust.invite import BadInvite, Invite
 from swarm.wire.address import Address
 from swarm.wire.keys import KeyPair
@@ -115,6 +117,40 @@ async def test_a_swarm_that_comes_back_is_used_again(plan: Plan, place: Home) ->
                 await session.connect()
                 assert session.online
                 assert bytes(await opened.mirror.read("config.json", 0, 1)) == b"{"
+
+
+async def test_a_later_version_is_told_once_and_a_renewal_never(plan: Plan, place: Home) -> None:
+    lasting = replace(plan, port=lasting_port())
+    looked_at: set[bytes] = set()
+
+    async def look(session: Session, changed: Plan) -> list[int]:
+        async with hosted(changed):
+            await session.connect()
+            seen = [await newer(session, opened, looked_at) for _ in range(2)]
+        while session.online:
+            await session.models()
+        return [info.version for info in seen if info is not None]
+
+    async with trio.open_nursery() as nursery:
+        gone = trio.Event()
+
+        async def first(task_status: trio.TaskStatus[Host] = trio.TASK_STATUS_IGNORED) -> None:
+            async with hosted(replace(lasting, now_s=int(time.time()) - 3600)) as host:
+                task_status.started(host)
+                await gone.wait()
+
+        host: Host = await nursery.start(first)
+        async with join(parse_target(host.invite), place) as session:
+            opened = await session.open_model()
+            assert await newer(session, opened, looked_at) is None
+            gone.set()
+            while session.online:
+                await session.models()
+            renewed = replace(lasting, now_s=int(time.time()) + 300 * 86_400)
+            assert await look(session, renewed) == []
+            (plan.model / "README.md").write_text("changed")
+            assert await look(session, lasting) == [3]
+            assert (await session.models())[0].version == 1
 
 
 async def test_a_swarm_that_was_never_there_is_named(place: Home) -> None:
