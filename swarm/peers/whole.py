@@ -12,8 +12,8 @@ import trio
 
 from swarm.errors import SwarmError
 from swarm.peers.announce import Announcer
-from swarm.peers.disk import StoredChunks, fetch_into, news
-from swarm.peers.donor import ASK_AGAIN_S, RETRY_S, Lending
+from swarm.peers.disk import StoredChunks, fetch_into
+from swarm.peers.donor import ASK_AGAIN_S, RETRY_S, Lending, news
 from swarm.peers.inventory import hash_files, list_files
 from swarm.peers.maintainer import DirectoryChunks, Maintainer, watch
 from swarm.peers.models import OpenModel
