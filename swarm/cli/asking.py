@@ -111,8 +111,8 @@ class Asking:
         self, network: "NetworkThread", session: "Session", found: "OpenModel", engine: "Engine"
     ) -> Iterator["RemoteExperts"]:
         """The experts of an open model, run by donors."""
-        from swarm.peers.remote import Rules
         from swarm.cli.output import say
+        from swarm.peers.remote import Rules
         from swarm.peers.trace import tracing
 
         remote = network.call(
