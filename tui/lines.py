@@ -22,6 +22,7 @@ from tui import report, tables
 from tui.backend import Ask, Backend
 from tui.cleaner import clean, clean_line
 from tui.controller import Controller
+from tui.interrupts import stopping
 from tui.messages import (
     Connected,
     Event,
@@ -133,23 +134,13 @@ class Lines:
             events.put(None)
 
         threading.Thread(target=work, name="swarm-compute", daemon=True).start()
-        interrupted = False
-        while True:
-            try:
-                event = events.get()
-            except KeyboardInterrupt:
-                if interrupted:
-                    raise
-                interrupted = True
-                self._backend.stop()
-                continue
-            if event is None:
-                self._end_progress()
-                return
-            if isinstance(event, BaseException):
-                raise event
-            self._show_event(event)
-            yield event
+        with stopping(self._backend.stop):
+            while (event := events.get()) is not None:
+                if isinstance(event, BaseException):
+                    raise event
+                self._show_event(event)
+                yield event
+        self._end_progress()
 
     def _show_event(self, event: Event) -> None:
         if self.options.json:
