@@ -45,7 +45,7 @@ def liar(run: Run, lies: Callable[[], bool], *, loud: bool = False) -> Run:
             if loud:
                 return ExpertRows(-outputs.values, outputs.scale * 9)
             values = outputs.values.copy()
-            values[0, 0] += 1
+            values[0, 0] += 1 if values[0, 0] < 1000 else -1
             return ExpertRows(values, outputs.scale)
         return outputs
 
