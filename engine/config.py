@@ -114,14 +114,18 @@ class Reader:
             value = self.values.get(key)
             options = values if isinstance(values, tuple) else (values,)
             if value is not None and value not in options:
-                raise ConfigError(f"{self.where} asks for {key} = {value!r}, which this family's reader does not know")
+                raise ConfigError(
+                    f"{self.where} asks for {key} = {value!r}, which this family's reader does not know"
+                )
 
     def _first(self, keys: Sequence[str], default: Any) -> Any:
         for key in keys:
             if self.values.get(key) is not None:
                 return self.values[key]
         if default is REQUIRED:
-            raise ConfigError(f"{self.where} does not say {' or '.join(keys)}; it belongs to another kind of model")
+            raise ConfigError(
+                f"{self.where} does not say {' or '.join(keys)}; it belongs to another kind of model"
+            )
         return default
 
     def _wrong(self, key: str, value: object, wanted: str) -> ConfigError:

@@ -137,7 +137,11 @@ class LatentAttention:
             part.write(int(batch.positions[rows.start]), latent[rows])
 
     def seen(
-        self, query: Query, batch: Batch, parts: Sequence[KeyValue], chosen: Sequence[I32 | None] | None = None
+        self,
+        query: Query,
+        batch: Batch,
+        parts: Sequence[KeyValue],
+        chosen: Sequence[I32 | None] | None = None,
     ) -> F32:
         """Attends: -> [N, H · value]. `chosen`: by sequence, the positions that each row may see (see `keys` of
         `kernels.attention`), None where it may see all."""

@@ -60,9 +60,15 @@ def _ranks(data: bytes) -> dict[bytes, int]:
             token, rank = line.split()
             ranks[base64.b64decode(token, validate=True)] = int(rank)
         except (ValueError, binascii.Error):
-            raise TokenizerError(f"{FILE}, line {number + 1}: not a token and its rank; download it again") from None
-    if sorted(ranks.values()) != list(range(len(ranks))) or any(bytes([byte]) not in ranks for byte in range(256)):
-        raise TokenizerError(f"{FILE} does not give every byte a token and every rank once; download it again")
+            raise TokenizerError(
+                f"{FILE}, line {number + 1}: not a token and its rank; download it again"
+            ) from None
+    if sorted(ranks.values()) != list(range(len(ranks))) or any(
+        bytes([byte]) not in ranks for byte in range(256)
+    ):
+        raise TokenizerError(
+            f"{FILE} does not give every byte a token and every rank once; download it again"
+        )
     return ranks
 
 

@@ -83,7 +83,9 @@ def parse(config: Mapping[str, Any]) -> Config:
     rope, entry_rope = ropes(read, partial, context)
     score = read.text("scoring_func", default="sqrtsoftplus")
     if score not in SCORES:
-        raise ConfigError(f"config.json asks for scoring_func = {score!r}, which this family's reader does not know")
+        raise ConfigError(
+            f"config.json asks for scoring_func = {score!r}, which this family's reader does not know"
+        )
     limit = read.number("swiglu_limit", default=10.0)
     return Config(
         hidden=hidden,
@@ -137,7 +139,8 @@ def ropes(read: Reader, partial: float, context: int) -> tuple[RopeSettings, Rop
         both = [{"rope_theta": read.number("rope_theta", default=10000.0)}, scaling]
     parsed = [
         RopeSettings.of(
-            Reader({"rope_parameters": {"partial_rotary_factor": partial, **values}}, read.where), context=context
+            Reader({"rope_parameters": {"partial_rotary_factor": partial, **values}}, read.where),
+            context=context,
         )
         for values in both
     ]
@@ -148,12 +151,16 @@ def ropes(read: Reader, partial: float, context: int) -> tuple[RopeSettings, Rop
 
 def layer_kinds(read: Reader, layers: int) -> tuple[str, ...]:
     """By layer: `layer_types`, or older `compress_ratios`, or heavy, heavy, and then both kinds in turn."""
-    default = [HEAVY] * min(layers, 2) + [SPARSE if layer % 2 else HEAVY for layer in range(max(layers - 2, 0))]
+    default = [HEAVY] * min(layers, 2) + [
+        SPARSE if layer % 2 else HEAVY for layer in range(max(layers - 2, 0))
+    ]
     if "compress_ratios" in read:
         default = [RATIOS.get(ratio, str(ratio)) for ratio in read.counts("compress_ratios")]
     kinds = read.texts("layer_types", default)[:layers]
     if len(kinds) != layers or not {*kinds} <= {SLIDING, SPARSE, HEAVY}:
-        raise ConfigError(f"{read.where}: layer_types does not name one known kind for each of {layers} layers")
+        raise ConfigError(
+            f"{read.where}: layer_types does not name one known kind for each of {layers} layers"
+        )
     return kinds
 
 
@@ -174,7 +181,9 @@ def hashed_layers(read: Reader, layers: int) -> tuple[bool, ...]:
         "mlp_layer_types", ["hash_moe" if layer < hashed else "moe" for layer in range(layers)]
     )[:layers]
     if len(kinds) != layers or not {*kinds} <= {"hash_moe", "moe"}:
-        raise ConfigError(f"{read.where}: mlp_layer_types does not name one known kind for each of {layers} layers")
+        raise ConfigError(
+            f"{read.where}: mlp_layer_types does not name one known kind for each of {layers} layers"
+        )
     return tuple(kind == "hash_moe" for kind in kinds)
 
 
@@ -188,7 +197,12 @@ def experts(config: Config) -> ExpertLayout:
         return named(f"layers.{layer}.ffn.experts.{expert}")
 
     return ExpertLayout(
-        config.hidden, config.expert_intermediate, config.activation, config.experts, range(config.layers), refs
+        config.hidden,
+        config.expert_intermediate,
+        config.activation,
+        config.experts,
+        range(config.layers),
+        refs,
     )
 
 
@@ -218,7 +232,13 @@ class Indexer:
         return [self.compressor.new_part(), Entries(self.config.index_dim, dtype, self.config.ratios[SPARSE])]
 
     def __call__(
-        self, x: F32, source: F32, batch: Batch, raw: Sequence[KeyValue], parts: Sequence[Entries], rotary: Rotary
+        self,
+        x: F32,
+        source: F32,
+        batch: Batch,
+        raw: Sequence[KeyValue],
+        parts: Sequence[Entries],
+        rotary: Rotary,
     ) -> list[I32]:
         """x [N, hidden], source [N, q_rank]: by sequence the entries that its rows see, [n, k]."""
         c, count = self.config, len(batch)

@@ -80,7 +80,9 @@ def parse(config: Mapping[str, Any]) -> Config:
         read.refuse(index_kpool_always_select_tail=True)
     keys = read.count("index_topk", default=2048)
     if keys % pool:
-        raise ConfigError(f"{read.where}: index_topk is {keys}; a multiple of index_kpool = {pool} is expected")
+        raise ConfigError(
+            f"{read.where}: index_topk is {keys}; a multiple of index_kpool = {pool} is expected"
+        )
     layers, hidden = read.count("num_hidden_layers", default=45), read.count("hidden_size", default=4096)
     delta, bound = delta_shape(read)
     linear = linear_layers(read, layers)
@@ -296,7 +298,9 @@ class Layer(FeedForward):
                 self.mlp = load.mlp(f"{name}.mlp.shared_experts", c.hidden, shared, c.activation)
 
     def new_parts(self, dtype: np.dtype[np.generic]) -> list[Part]:
-        return [self.mixer.new_part(dtype)] if isinstance(self.mixer, KimiDelta) else self.mixer.new_parts(dtype)
+        return (
+            [self.mixer.new_part(dtype)] if isinstance(self.mixer, KimiDelta) else self.mixer.new_parts(dtype)
+        )
 
     def attend(self, streams: F32, batch: Batch, chosen: Choice) -> F32:
         collapsed, mix = self.around_attention(streams)
@@ -321,7 +325,9 @@ class Glm5Next(Model):
         c = self.config = config
         indexed = [own for delta, own in zip(c.linear, c.indexed, strict=True) if not delta]
         if indexed and not indexed[0]:
-            raise ConfigError("config.json: indexer_types makes the first sparse layer share; none is before it")
+            raise ConfigError(
+                "config.json: indexer_types makes the first sparse layer share; none is before it"
+            )
         self.vocab_size, self.context_length, self.layers_count = c.vocabulary, c.context, c.layers
         self.embedding = load.embedding(f"{PREFIX}embed_tokens", c.vocabulary, c.hidden)
         firsts = np.cumsum([0, *(3 if own else 1 for own in c.indexed)]).tolist()

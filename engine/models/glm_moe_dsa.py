@@ -125,7 +125,9 @@ def sparse_layers(read: Reader, layers: int, dense: int) -> tuple[bool, ...]:
         "mlp_layer_types", ["sparse" if layer >= dense else "dense" for layer in range(layers)]
     )
     if len(kinds) != layers or not {*kinds} <= {"dense", "sparse"}:
-        raise ConfigError(f"{read.where}: mlp_layer_types does not name one known kind for each of {layers} layers")
+        raise ConfigError(
+            f"{read.where}: mlp_layer_types does not name one known kind for each of {layers} layers"
+        )
     return tuple(kind == "sparse" for kind in kinds)
 
 
@@ -141,7 +143,9 @@ def indexed_layers(read: Reader, layers: int) -> tuple[bool, ...]:
         default = list(read.texts("index_topk_pattern"))
     kinds = read.texts("indexer_types", default)
     if len(kinds) != layers or not {*kinds} <= {"full", "shared"}:
-        raise ConfigError(f"{read.where}: indexer_types does not name one known kind for each of {layers} layers")
+        raise ConfigError(
+            f"{read.where}: indexer_types does not name one known kind for each of {layers} layers"
+        )
     return tuple(kind == "full" for kind in kinds)
 
 
@@ -151,7 +155,9 @@ def experts(config: Config) -> ExpertLayout:
         return ExpertRefs(*(MatrixRef(f"{name}.{part}_proj") for part in ("gate", "up", "down")))
 
     sparse = [layer for layer, has_experts in enumerate(config.sparse) if has_experts]
-    return ExpertLayout(config.hidden, config.expert_intermediate, config.activation, config.experts, sparse, refs)
+    return ExpertLayout(
+        config.hidden, config.expert_intermediate, config.activation, config.experts, sparse, refs
+    )
 
 
 class Indexer:
@@ -167,7 +173,13 @@ class Indexer:
         self.weights = load.linear(f"{name}.weights_proj", heads, c.hidden, exact=True)
 
     def __call__(
-        self, x: F32, source: F32, batch: Batch, parts: Sequence[KeyValue], rotary: Rotary, angles: tuple[F32, F32]
+        self,
+        x: F32,
+        source: F32,
+        batch: Batch,
+        parts: Sequence[KeyValue],
+        rotary: Rotary,
+        angles: tuple[F32, F32],
     ) -> list[I32 | None]:
         """x [N, hidden], source [N, q_rank]: by sequence the positions its rows see, None where they see all."""
         c, count = self.config, len(batch)
@@ -216,7 +228,12 @@ class Layer(FeedForward):
                 self.mlp = load.mlp(f"{name}.mlp.shared_experts", c.hidden, shared, c.activation)
 
     def attend(
-        self, x: F32, batch: Batch, rotaries: Sequence[Rotary], angles: tuple[F32, F32], chosen: list[I32 | None]
+        self,
+        x: F32,
+        batch: Batch,
+        rotaries: Sequence[Rotary],
+        angles: tuple[F32, F32],
+        chosen: list[I32 | None],
     ) -> tuple[F32, list[I32 | None]]:
         """`chosen`: what the layer before attended to; returned is what this one did."""
         rotary, index_rotary = rotaries
@@ -232,7 +249,9 @@ class Layer(FeedForward):
 class GlmMoeDsa(Model):
     def __init__(self, config: Config, load: Loader) -> None:
         if not config.indexed[0]:
-            raise ConfigError("config.json: indexer_types makes the first layer share, with no layer before it")
+            raise ConfigError(
+                "config.json: indexer_types makes the first layer share, with no layer before it"
+            )
         self.config = config
         self.vocab_size, self.context_length = config.vocabulary, config.context
         self.layers_count = config.layers

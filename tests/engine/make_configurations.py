@@ -31,7 +31,9 @@ WRAPPED = {
 }
 # Multimodal releases whose small copies transformers cannot load: their text model is asked alone. What is before its
 # tensors' names, and others that the checkpoint has.
-ALONE = {"kimi_k25": ("language_model.", {"vision_tower.encoder.weight": [8, 8], "mm_projector.weight": [8, 8]})}
+ALONE = {
+    "kimi_k25": ("language_model.", {"vision_tower.encoder.weight": [8, 8], "mm_projector.weight": [8, 8]})
+}
 
 
 def model_of(config: dict[str, Any], folder: Path | None) -> Any:

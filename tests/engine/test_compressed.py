@@ -29,7 +29,9 @@ def check(state: State, window: int) -> None:
     for part in state.parts:
         assert isinstance(part, WindowAndEntries | Entries)
         held = state.length // part.ratio
-        array, at = (part.array[:, 0], part.front) if isinstance(part, WindowAndEntries) else (part.arrays[0], 0)
+        array, at = (
+            (part.array[:, 0], part.front) if isinstance(part, WindowAndEntries) else (part.arrays[0], 0)
+        )
         np.testing.assert_array_equal(array[at : at + held], rows(10_000, held))
         if isinstance(part, WindowAndEntries):
             first = max(0, state.length - window + 1)

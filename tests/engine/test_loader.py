@@ -274,7 +274,22 @@ class Reconfigured(MemorySource):
         return bytes(self._folder.read(path, offset, length))
 
 
-STRANGE: tuple[Any, ...] = (None, -1, 0, 7, 1 << 20, 1 << 40, -2.5, 1e30, "x", True, [], [-1], {}, {"type": "yarn"})
+STRANGE: tuple[Any, ...] = (
+    None,
+    -1,
+    0,
+    7,
+    1 << 20,
+    1 << 40,
+    -2.5,
+    1e30,
+    "x",
+    True,
+    [],
+    [-1],
+    {},
+    {"type": "yarn"},
+)
 
 
 @pytest.mark.parametrize("name", ["olmoe-f32", "qwen3_moe-yarn"])

@@ -38,7 +38,11 @@ def ranks() -> dict[bytes, int]:
     tokens = [bytes([byte]) for byte in range(256)]
     for piece in PIECES:
         data = piece.encode()
-        tokens += [data[:end] for end in range(2, len(data) + 1) if len(data) > len(piece) and data[:end] not in tokens]
+        tokens += [
+            data[:end]
+            for end in range(2, len(data) + 1)
+            if len(data) > len(piece) and data[:end] not in tokens
+        ]
         if data not in tokens:
             tokens.append(data)
     return {token: rank for rank, token in enumerate(tokens)}
@@ -109,7 +113,9 @@ def test_special_tokens_follow_the_ranks(tokenizer: Tokenizer) -> None:
     assert first not in tokenizer.encode("<|im_end|>")
 
 
-@pytest.mark.parametrize("damage", [b"!!!! 0", b"YQ== x", b"YQ==", b"YQ== 0", model_file().replace(b" 7", b" 8", 1)])
+@pytest.mark.parametrize(
+    "damage", [b"!!!! 0", b"YQ== x", b"YQ==", b"YQ== 0", model_file().replace(b" 7", b" 8", 1)]
+)
 def test_a_damaged_file_is_named(damage: bytes) -> None:
     with pytest.raises(TokenizerError, match=r"tiktoken\.model"):
         tiktoken.definition(damage, {})

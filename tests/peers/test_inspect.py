@@ -31,7 +31,9 @@ def test_experts_that_only_the_configuration_knows_are_named(folder: Path) -> No
         inspect(folder)
 
 
-@pytest.mark.parametrize("content", ["{}", "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"])
+@pytest.mark.parametrize(
+    "content", ["{}", "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"]
+)
 def test_a_tokenizer_that_cannot_be_used_is_named(folder: Path, content: str) -> None:
     (folder / "tokenizer.json").write_text(content)
     with pytest.raises((TokenizerError, CheckpointError), match=r"tokenizer\.json"):

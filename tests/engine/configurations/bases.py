@@ -9,7 +9,11 @@ from typing import Any
 GONE: Any = object()  # the value of a key that is to be left out
 
 COMMON = {
-    "hidden_size": 40, "num_hidden_layers": 2, "vocab_size": 29, "max_position_embeddings": 64, "rope_theta": 100.0,
+    "hidden_size": 40,
+    "num_hidden_layers": 2,
+    "vocab_size": 29,
+    "max_position_embeddings": 64,
+    "rope_theta": 100.0,
 }
 PLAIN = {**COMMON, "num_attention_heads": 4, "num_key_value_heads": 2, "num_experts_per_tok": 2}
 LATENT = {

@@ -54,7 +54,8 @@ ROTATIONS: dict[str, dict[str, Any]] = {
     "both": {"rope_scaling": {"type": "linear", "factor": 2.5}, "rope_parameters": {"rope_type": "default"}},
     "context": {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}, "original_max_position_embeddings": 8},
     "proportional": {
-        "rope_theta": GONE, "partial_rotary_factor": GONE,
+        "rope_theta": GONE,
+        "partial_rotary_factor": GONE,
         "rope_parameters": {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 30.0},
     },
     "new-silent": {"rope_theta": GONE, "rope_parameters": {"rope_type": "linear", "factor": 2.0}},
@@ -293,7 +294,15 @@ OWN_WRAPPED: dict[str, dict[str, dict[str, Any]]] = {
     },
 }  # fmt: skip
 LENGTHS = {"deepseek_v4": 150}  # a prompt in which an entry of the heavily compressed layers closes
-ONLY_SILU = ("glm_moe_dsa", "deepseek_v32", "kimi_linear", "qwen3_next", "qwen3_5_moe_text", "deepseek_v4", "gpt_oss")
+ONLY_SILU = (
+    "glm_moe_dsa",
+    "deepseek_v32",
+    "kimi_linear",
+    "qwen3_next",
+    "qwen3_5_moe_text",
+    "deepseek_v4",
+    "gpt_oss",
+)
 UNTURNED = ("kimi_linear", "deepseek_v4")  # no positions, or two rotations of their own
 
 
@@ -318,7 +327,9 @@ def _cases() -> dict[str, Case]:
         for name, change in own.items():
             cases[f"{family}-{name}"] = Case(wrapped(family, change), 22 if family == "glm5_next" else 14)
     for family, own in OWN.items():
-        changes = {name: change for name, change in ANYWHERE.items() if "gelu" not in name or family not in ONLY_SILU}
+        changes = {
+            name: change for name, change in ANYWHERE.items() if "gelu" not in name or family not in ONLY_SILU
+        }
         if "kv_lora_rank" not in BASES[family] and family != "deepseek_v4":
             changes |= PLAINLY
         if family not in UNTURNED:
@@ -336,7 +347,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         for family in OWN
         for change, says in (
             ({"hidden_act": "relu2"}, "hidden_act = 'relu2'"),
-            ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1], "long_factor": [1]}}, "longrope"),
+            (
+                {"rope_scaling": {"rope_type": "longrope", "short_factor": [1], "long_factor": [1]}},
+                "longrope",
+            ),
             ({"rope_scaling": {"rope_type": "su", "factor": 2.0}}, "'su'"),
         )
         if family not in ("kimi_linear", "gpt_oss") or "hidden_act" in change

@@ -26,7 +26,9 @@ PRECISE = (
 
 def draw(name: str, shape: Sequence[int], experts: int) -> Values:
     """f32 values of about the size that trained weights have (int64 expert ids for a table of tokens)."""
-    name = name.removeprefix("language_model.")  # the text model's weights are the same ones alone and in a whole
+    name = name.removeprefix(
+        "language_model."
+    )  # the text model's weights are the same ones alone and in a whole
     random = np.random.default_rng(zlib.crc32(name.encode()))
     if name.endswith("tid2eid"):
         return np.argsort(random.random((shape[0], experts)), axis=1)[:, : shape[1]].astype(np.int64)

@@ -46,7 +46,16 @@ CLOSE = 1e-4
 @pytest.mark.parametrize(
     "name",
     [
-        *("olmoe", "qwen3_moe", "qwen3_moe-yarn", "qwen2_moe", "mixtral", "glm4_moe", "glm4_moe-air", "minimax_m2"),
+        *(
+            "olmoe",
+            "qwen3_moe",
+            "qwen3_moe-yarn",
+            "qwen2_moe",
+            "mixtral",
+            "glm4_moe",
+            "glm4_moe-air",
+            "minimax_m2",
+        ),
         *("deepseek_v3", "deepseek_v3-plain"),
     ],
 )

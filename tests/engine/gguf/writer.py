@@ -24,7 +24,10 @@ from engine.weights import Shelf
 
 NUMBERS = {kind.name: number for number, kind in KINDS.items()}
 BY_MODEL_TYPE = {found.model_type: name for name, found in ARCHITECTURES.items()}
-OTHERWISE = {("glm4moe", "ffn_norm"), ("deepseek2", "post_attention_norm")}  # names that the converter does not use
+OTHERWISE = {
+    ("glm4moe", "ffn_norm"),
+    ("deepseek2", "post_attention_norm"),
+}  # names that the converter does not use
 U32, F32_VALUE, ARRAY = 4, 6, 9
 BLOCK = 32
 

@@ -17,7 +17,9 @@ def best(q: F32, weights: F32, keys: F32, count: int, most: int) -> list[int]:
     return sorted(np.argsort(-total, kind="stable")[:most].tolist())
 
 
-@pytest.mark.parametrize(("width", "dtype"), [(32, np.float32), (24, np.float32), (32, np.float16), (20, np.float16)])
+@pytest.mark.parametrize(
+    ("width", "dtype"), [(32, np.float32), (24, np.float32), (32, np.float16), (20, np.float16)]
+)
 def test_the_best_keys_are_chosen(width: int, dtype: type) -> None:
     q, weights, keys = normal(1, 5, 6, width), normal(2, 5, 6), normal(3, 700, width).astype(dtype)
     counts = np.array([700, 37, 0, 38, 290], np.int32)
@@ -41,7 +43,9 @@ def test_of_equal_scores_the_lower_numbers_win() -> None:
 
 def test_keys_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="do not fit"):
-        choose_keys(normal(1, 1, 2, 8), normal(2, 1, 2), normal(3, 4, 8), np.array([5], np.int32), 2, scale=1.0)
+        choose_keys(
+            normal(1, 1, 2, 8), normal(2, 1, 2), normal(3, 4, 8), np.array([5], np.int32), 2, scale=1.0
+        )
 
 
 @pytest.mark.parametrize("overlap", [False, True])
