@@ -16,8 +16,9 @@ import numpy as np
 from engine.arrays import F32
 from engine.checkpoint import Checkpoint
 from engine.formats import Groups, f32_to_bf16, round_q4, round_q8
-from engine.gguf.architectures import ARCHITECTURES, WHOLE
+from engine.gguf.architectures import ARCHITECTURES
 from engine.gguf.header import BOOLEAN, KINDS, STRING
+from engine.gguf.names import WHOLE
 from engine.models import family_of
 from engine.source import DirectorySource
 from engine.weights import Shelf
