@@ -1,8 +1,8 @@
 """What GGUF files call models, settings and tensors, in the words of Hugging Face checkpoints.
 
 One `Architecture` a name in `general.architecture`: the model type it is, how its metadata reads as a config.json, and
-what its tensors are called (`names`). Whatever a file says of its architecture beyond that is refused, for it could change the
-answers. To add one, write it down in `ARCHITECTURES`; the family itself stays in engine/models.
+what its tensors are called (`names`). Whatever a file says of its architecture beyond that is refused, for it could
+change the answers. To add one, write it down in `ARCHITECTURES`; the family itself stays in engine/models.
 
 What the formats' converters do to the weights is undone by `Tensors`: experts of a layer are one tensor, which is
 given as one tensor an expert; and in the architecture "llama", whose rotary embedding turns neighbouring dimensions,
