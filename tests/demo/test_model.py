@@ -14,6 +14,7 @@ from engine.sampling import Sampling
 from engine.source import DirectorySource
 from swarm.demo.chat_format import CHAT_TEMPLATE, prompt
 from swarm.demo.corpus import Question, held_out, is_right, newcomers
+from swarm.demo.corpus.topics import TOPICS
 
 MODEL = Path(__file__).parents[2] / "swarm" / "demo" / "model"
 GREEDY = ChatSettings(sampling=Sampling(temperature=0.0), max_tokens=200)
@@ -80,6 +81,23 @@ def share_right(engine: Engine, questions: tuple[Question, ...]) -> float:
             ask(conversation, earlier)
         right += is_right(question.topic, ask(conversation, question.text), question.text)
     return right / len(questions)
+
+
+def about_swarm() -> tuple[Question, ...]:
+    """Held-out phrasings about what Swarm is, how to do things, whom to trust, and models."""
+    themes = {"words", "how_to", "trust", "models"}
+    return tuple(
+        question
+        for question in held_out()
+        if question.topic in TOPICS and TOPICS[question.topic].theme in themes
+    )
+
+
+@pytest.mark.slow
+def test_nine_of_ten_held_out_questions_about_swarm_get_the_right_answer(engine: Engine) -> None:
+    questions = about_swarm()
+    assert len(questions) >= 100
+    assert share_right(engine, questions) >= 0.9
 
 
 @pytest.mark.slow

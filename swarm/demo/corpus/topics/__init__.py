@@ -23,6 +23,8 @@ class Topic:
     """One thing that people ask about; see the module for the fields."""
 
     name: str
+    theme: str
+    """The file it is from, without ending."""
     answer: str
     facts: tuple[str, ...]
     held_out: tuple[str, ...]
@@ -52,7 +54,7 @@ class Topic:
 
 
 TOPICS: dict[str, Topic] = {
-    name: Topic(name=name, **fields)
+    name: Topic(name=name, theme=theme, **fields)
     for theme in THEMES
     for name, fields in table(f"topics/{theme}.toml").items()
 }
