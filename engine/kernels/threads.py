@@ -6,8 +6,9 @@ the workqueue, which does not allow two launches at a time, is safe). Work too s
 calling thread. Functions that are not parallel themselves are run on slices of rows by a few Python threads.
 
 A step of decoding is some hundred launches with little in between. So a thread that ran out of work looks for more
-`SPINS` times, a fraction of a millisecond, before it sleeps: waking it would take longer than many a launch. Between
-steps it sleeps.
+`SPINS` times, some hundredths of a millisecond, before it sleeps: waking it would take longer than many a launch. Not
+longer: after a pause (for a donor's answer, say) the system may wake a thread on the processor on which its companions
+look for work, and there it has to wait until they sleep. With 20,000 looks a layer then took five times as long.
 """
 
 import os
@@ -27,7 +28,7 @@ set_num_threads: Any = untyped_set_num_threads
 layers: Any = untyped_layers
 
 SMALL = 1 << 19  # multiplications below which one thread is faster than a launch
-SPINS = 20_000  # looks for more work before a thread sleeps
+SPINS = 1_000  # looks for more work before a thread sleeps
 LARGE = 1 << 18  # elements from which rows are shared among threads
 
 
