@@ -6,9 +6,10 @@ the workqueue, which does not allow two launches at a time, is safe). Work too s
 calling thread. Functions that are not parallel themselves are run on slices of rows by a few Python threads.
 
 A step of decoding is some hundred launches with little in between. So a thread that ran out of work looks for more
-`SPINS` times, some hundredths of a millisecond, before it sleeps: waking it would take longer than many a launch. Not
-longer: after a pause (for a donor's answer, say) the system may wake a thread on the processor on which its companions
-look for work, and there it has to wait until they sleep. With 20,000 looks a layer then took five times as long.
+`SPINS` times, a fraction of a millisecond, before it sleeps: waking it would take longer than many a launch. Between
+steps it sleeps. Where each layer pauses (for a donor's answer, or for a chatter's call) it looks for a shorter time:
+after a pause the system may wake a thread on the processor on which its companions look for work, and there it has to
+wait until they sleep. With `SPINS` looks the dense part of a layer then took five times as long.
 """
 
 import os
@@ -28,7 +29,8 @@ set_num_threads: Any = untyped_set_num_threads
 layers: Any = untyped_layers
 
 SMALL = 1 << 19  # multiplications below which one thread is faster than a launch
-SPINS = 1_000  # looks for more work before a thread sleeps
+SPINS = 20_000  # looks for more work before a thread sleeps
+SPINS_WITH_PAUSES = 1_000
 LARGE = 1 << 18  # elements from which rows are shared among threads
 
 
@@ -54,6 +56,7 @@ class _Launches:
         self.told = threading.local()
         self.pool: ThreadPoolExecutor | None = None
         self.layer = ""
+        self.spins = SPINS
 
     def tell(self, count: int) -> None:
         if getattr(self.told, "count", 0) != count:
@@ -66,7 +69,7 @@ class _Launches:
         """Loads Numba's threading layer. libgomp reads once, then, how long its threads wait for work; processes
         that this one starts are not told."""
         with self.lock:
-            ours = {"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": str(SPINS)}
+            ours = {"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": str(self.spins)}
             if any(name in os.environ for name in ours):  # the user's choice counts
                 ours = {}
             os.environ.update(ours)
@@ -106,6 +109,11 @@ def set_threads(count: int | None = None) -> int:
 def threads() -> int:
     """The number of threads kernels use."""
     return _launches.count or set_threads()
+
+
+def expect_pauses() -> None:
+    """This process computes with a pause in each layer; to be said before its first launch, else it changes nothing."""
+    _launches.spins = SPINS_WITH_PAUSES
 
 
 def stay_alone() -> None:

@@ -16,6 +16,7 @@ import trio
 
 from engine.errors import EngineError
 from engine.expert_bank import ExpertBank
+from engine.kernels import expect_pauses
 from engine.numerics import NUMERICS_VERSION
 from swarm.errors import SwarmError
 from swarm.peers.calls import UNSIGNED, Form, MalformedCall, Work, decode_call, encode_outputs
@@ -108,6 +109,7 @@ class Executor:
     """Answers expert calls from its banks; they may be added, changed and removed while it runs."""
 
     def __init__(self, keys: KeyPair) -> None:
+        expect_pauses()
         self.banks: dict[int, Bank] = {}
         self.done = Executed()
         self.turns = Turns()

@@ -17,6 +17,7 @@ from functools import partial
 import trio
 
 from engine.expert_bank import ExpertBank
+from engine.kernels import expect_pauses
 from mirror.cas import Store
 from mirror.fetch import Mirror, Progress, open_mirror
 from mirror.plan import Ledger
@@ -337,6 +338,8 @@ async def join(
         NothingKeptHere: the swarm cannot be reached, and nothing of it was used on this machine before.
         SwarmError, OSError: it refuses, is not what it should be, or our own files cannot be used.
     """
+    if not offline:
+        expect_pauses()
     if identity is None:
         identity = await trio.to_thread.run_sync(Identity.load_or_create, home.identity_key)
     known = await trio.to_thread.run_sync(KnownTrackers(home.known_trackers).key, target.address)
