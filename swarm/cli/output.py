@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from swarm.errors import clean_text
@@ -20,8 +20,7 @@ _QUIET_S = 10.0
 
 def say(text: str) -> None:
     """A line of news on standard error; control characters in it do no harm."""
-    with suppress(OSError):  # nobody may fail because there is nowhere to say so
-        print(clean_text(text), file=sys.stderr, flush=True)
+    print(clean_text(text), file=sys.stderr, flush=True)
 
 
 def emit_json(value: Any) -> None:

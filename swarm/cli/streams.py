@@ -34,14 +34,28 @@ class _Output(io.FileIO):
             raise OutputLost(error) from None
 
 
+class _Complaints(io.FileIO):
+    """Standard error; what it does not take is forgotten, for nobody may fail because there is nowhere to complain."""
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return memoryview(data).nbytes
+
+
 def mend() -> None:
-    """Makes every stream usable: what cannot be encoded is replaced, and a closed output fails when it is used.
+    """Makes every stream usable: what cannot be encoded is replaced, a closed output fails when it is used, and
+    standard error takes everything.
 
     A closed descriptor would be given to the next file or socket that is opened, and Python has no stream for it.
-    Nobody may fail because there is nowhere to complain, so that a closed standard error takes everything.
     """
     sys.stdin = _opened(sys.stdin, 0, os.O_RDONLY)
-    sys.stderr = _opened(sys.stderr, 2, os.O_WRONLY)
+    complaints = _opened(sys.stderr, 2, os.O_WRONLY)
+    sys.stderr = io.TextIOWrapper(
+        io.BufferedWriter(_Complaints(2, "w", closefd=False)),
+        encoding=complaints.encoding, errors="replace", line_buffering=True,
+    )  # fmt: skip
     given = _opened(sys.stdout, 1, os.O_RDONLY)  # so that writing to what was closed is refused
     sys.stdout = io.TextIOWrapper(
         io.BufferedWriter(_Output(1, "w", closefd=False)),

@@ -40,9 +40,10 @@ def test_a_reader_that_leaves_is_no_failure(home: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_without_standard_error_the_exit_code_is_the_same(home: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_without_standard_error_the_exit_code_is_the_same(unbuffered: str, home: Path) -> None:
     for how in ("2>&-", "2> /dev/full"):
-        done = shell(f"$SWARM frobnicate {how}", home)
+        done = shell(f"$SWARM frobnicate {how}", home, PYTHONUNBUFFERED=unbuffered)
         assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
 
 
