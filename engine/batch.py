@@ -43,14 +43,6 @@ class Stats:
     prefill_s: float = 0.0
     decode_s: float = 0.0
 
-    @property
-    def prefill_tokens_per_s(self) -> float:
-        return (self.prompt_tokens - self.cached_tokens) / self.prefill_s if self.prefill_s else 0.0
-
-    @property
-    def decode_tokens_per_s(self) -> float:
-        return max(self.reply_tokens - 1, 0) / self.decode_s if self.decode_s else 0.0
-
 
 @dataclass(slots=True, eq=False)
 class Reply:

@@ -1,7 +1,7 @@
 """Reading config.json strictly: each value has a type, a range and, where releases leave it out, a
 default."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 from engine.errors import ConfigError
@@ -96,6 +96,26 @@ class Reader:
         if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
             raise self._wrong(key, value, "a list of texts")
         return tuple(value)
+
+    def kinds(
+        self,
+        key: str,
+        layers: int,
+        usual: Sequence[str],
+        known: Collection[str],
+        *,
+        spellings: Mapping[str, str] | None = None,
+        longer: bool = False,
+    ) -> tuple[str, ...]:
+        """The kind of each layer, one of `known`: a list of texts, or what is `usual`.
+
+        spellings: other words for kinds. longer: the list may go on beyond the layers.
+        """
+        found = tuple((spellings or {}).get(kind, kind) for kind in self.texts(key, usual))
+        found = found[:layers] if longer else found
+        if len(found) != layers or not {*found} <= {*known}:
+            raise ConfigError(f"{self.where}: {key} does not name one known kind for each of {layers} layers")
+        return found
 
     def part(self, key: str) -> "Reader":
         """An object within the object."""

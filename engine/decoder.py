@@ -1,11 +1,12 @@
-"""The frame that plain decoders share: embedding, layers of attention and feed-forward, norm, head.
+"""What decoders share: the frame of embedding, layers, norm and head, and how rows pass through plain layers.
 
-A family's file says what its layers are; how rows pass through them stands here once.
+A family's file says what its layers are.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from functools import partial
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -83,26 +84,42 @@ class Block(FeedForward, ABC):
         """x [N, hidden] plus what attention makes of it."""
 
 
+L = TypeVar("L")
 C = TypeVar("C", bound=Sizes)
 
 
-class Decoder(Model):
-    """A model of such layers. `rotary` turns the heads of all of them."""
+class Frame(Model, Generic[L]):
+    """What stands around the layers, of whatever kind they are: embedding, last norm and head."""
+
+    def __init__(
+        self,
+        config: Sizes,
+        load: Loader,
+        layer: Callable[[int], L],
+        *,
+        base: str = "model",
+        head: str = "lm_head",
+        plus_one: bool = False,
+    ) -> None:
+        """layer: makes the layer of a number. base, head: what tensors are called. plus_one: see `Norm`."""
+        embedding = f"{base}.embed_tokens"
+        self.vocab_size, self.context_length = config.vocabulary, config.context
+        self.embedding = load.embedding(embedding, config.vocabulary, config.hidden)
+        self.layers = [layer(index) for index in range(config.layers)]
+        self.norm = Norm(load.vector(f"{base}.norm", config.hidden), config.epsilon, plus_one=plus_one)
+        self.head = load.head(head, embedding, config.vocabulary, config.hidden, tied=config.tied)
+        self.resident_bytes = load.resident_bytes
+        self.cache_dtype = load.cache_dtype
+
+
+class Decoder(Frame[Block]):
+    """A model of plain layers. `rotary` turns the heads of all of them."""
 
     def __init__(
         self, config: C, load: Loader, layer: Callable[[C, Loader, int], Block], rotary: Rotary
     ) -> None:
-        self.vocab_size, self.context_length = config.vocabulary, config.context
-        self.layers_count = config.layers
-        self.embedding = load.embedding("model.embed_tokens", config.vocabulary, config.hidden)
         self.rotary = rotary
-        self.layers = [layer(config, load, index) for index in range(config.layers)]
-        self.norm = Norm(load.vector("model.norm", config.hidden), config.epsilon)
-        self.head = load.head(
-            "lm_head", "model.embed_tokens", config.vocabulary, config.hidden, tied=config.tied
-        )
-        self.resident_bytes = load.resident_bytes
-        self.cache_dtype = load.cache_dtype
+        super().__init__(config, load, partial(layer, config, load))
 
     def new_state(self) -> State:
         return State([layer.new_part(self.cache_dtype) for layer in self.layers])

@@ -70,6 +70,11 @@ class ExpertRefs:
     up_bias: MatrixRef | None = None
     down_bias: MatrixRef | None = None
 
+    @classmethod
+    def within(cls, name: str, parts: Sequence[str] = ("gate_proj", "up_proj", "down_proj")) -> "ExpertRefs":
+        """Three matrices of their own below a name: gate, up and down."""
+        return cls(*(MatrixRef(f"{name}.{part}") for part in parts))
+
     def __iter__(self) -> Iterator[MatrixRef]:
         for ref in (self.gate, self.up, self.down, self.gate_bias, self.up_bias, self.down_bias):
             if ref is not None:

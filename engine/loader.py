@@ -160,7 +160,7 @@ class Loader:
 
         `bias`: whether each has a `.bias` beside it.
         """
-        refs = parts or ExpertRefs(*(MatrixRef(f"{name}.{part}_proj") for part in ("gate", "up", "down")))
+        refs = parts or ExpertRefs.within(name)
         shelf = Shelf(self.checkpoint)
         inner, beside, outer = (self._ref(ref) for ref in (refs.gate, refs.up, refs.down))
         gate = shelf.rows(inner, intermediate, hidden)

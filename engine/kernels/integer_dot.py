@@ -8,6 +8,7 @@ start a group's sum at -bias · sum(x in the group) to undo that exactly, signed
 the weights.
 """
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 from engine.kernels import ir as w
@@ -21,7 +22,7 @@ Piece = Any
 Steps = list[list[Piece]]  # [step][piece]
 
 
-class Writer:
+class Writer(ABC):
     """Unsigned weights times signed activations; subclasses say how one piece is multiplied and looked up."""
 
     signed = False  # whether steps hold u - bias instead of u
@@ -93,10 +94,21 @@ class Writer:
         undo = self.b.mul(group_sum, constant(I32, -BIAS[self.kind]))
         return [splat(self.b, undo, self.lanes)] * self.pieces
 
+    @abstractmethod
     def group(self, steps: Steps, x: Value, group_sum: Value) -> list[Value]:
         """int32 sums of one token for one group, a piece a register; `x` points to its 32 int8
         activations.
         """
+
+    def broadcast(self, four: Value) -> Any:
+        """4 activations (an i32) in the form that products take."""
+        return self.b.bitcast(splat(self.b, four, self.lanes), self.bytes)
+
+
+class DotWriter(Writer):
+    """Step by step: each adds the dot products of four weights and activations to its lanes."""
+
+    def group(self, steps: Steps, x: Value, group_sum: Value) -> list[Value]:
         none = [constant(self.ints, 0)] * self.pieces
         chains = [self.start(group_sum), *([none] * (self.chains - 1))]
         for step in range(STEPS):
@@ -108,16 +120,12 @@ class Writer:
             chains.append([self.b.add(a, b) for a, b in zip(one, two, strict=True)])
         return chains[0]
 
-    def broadcast(self, four: Value) -> Any:
-        """4 activations (an i32) in the form `dot` takes."""
-        return self.b.bitcast(splat(self.b, four, self.lanes), self.bytes)
-
+    @abstractmethod
     def dot(self, total: Value, piece: Piece, x: Any) -> Value:
         """total + the dot products of 4, one a lane."""
-        raise NotImplementedError
 
 
-class Portable(Writer):
+class Portable(DotWriter):
     """Plain vector arithmetic."""
 
     signed = True
@@ -137,7 +145,7 @@ class Portable(Writer):
         return total
 
 
-class SSE2(Writer):
+class SSE2(DotWriter):
     """x86-64 without AVX2: 16-bit multiplications of the even and the odd bytes (pmaddwd)."""
 
     def byte(self, value: Value) -> Piece:
@@ -174,7 +182,7 @@ class X86Table(Writer):
         return call(self.b, name, self.bytes, [constant(self.bytes, table * (width // 16)), codes])
 
 
-class VNNI(X86Table):
+class VNNI(X86Table, DotWriter):
     """vpdpbusd, on 512 bits (AVX-512 VNNI) or 256 (AVX-VNNI)."""
 
     def dot(self, total: Value, piece: Piece, x: Any) -> Value:
@@ -221,7 +229,7 @@ class AVX2(X86Table):
         return total
 
 
-class Neon(Writer):
+class Neon(DotWriter):
     """sdot of the Arm dot product extension."""
 
     signed = True

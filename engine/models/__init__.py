@@ -97,7 +97,6 @@ class Model(ABC):
 
     vocab_size: int  # columns of the logits
     context_length: int  # positions the configuration allows
-    layers_count: int
     resident_bytes: int  # memory of the dense weights
 
     @abstractmethod

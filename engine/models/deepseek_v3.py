@@ -11,7 +11,7 @@ from engine.arrays import F32
 from engine.cache import KeyValue
 from engine.config import Reader, text_part
 from engine.decoder import Block, Decoder
-from engine.experts import ExpertLayout, ExpertRefs, MatrixRef
+from engine.experts import ExpertLayout, ExpertRefs
 from engine.kernels import Activation
 from engine.latent import LatentAttention, LatentShape
 from engine.layers import Norm, activation_of
@@ -95,8 +95,7 @@ def parse(config: Mapping[str, Any]) -> Config:
 
 def experts(config: Config) -> ExpertLayout:
     def refs(within: str, layer: int, expert: int) -> ExpertRefs:
-        name = f"{within}model.layers.{layer}.mlp.experts.{expert}"
-        return ExpertRefs(*(MatrixRef(f"{name}.{part}_proj") for part in ("gate", "up", "down")))
+        return ExpertRefs.within(f"{within}model.layers.{layer}.mlp.experts.{expert}")
 
     sparse = range(config.dense_layers, config.layers)
     alone, *wrapped = (partial(refs, within) for within in ("", WHOLE))

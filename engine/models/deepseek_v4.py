@@ -17,7 +17,7 @@ from engine.cache import KeyValue, Part, State
 from engine.compressed import Compressor, Entries, WindowAndEntries
 from engine.config import Reader
 from engine.errors import CheckpointError, ConfigError
-from engine.experts import ExpertLayout, ExpertRefs, Experts, MatrixRef
+from engine.experts import ExpertLayout, ExpertRefs, Experts
 from engine.hyper import HyperConnection, HyperHead, HyperShape
 from engine.kernels import Activation, attention, inverse_rope, rms_norm, sigmoid, softmax, softplus
 from engine.kernels.compress import join_places
@@ -156,12 +156,7 @@ def layer_kinds(read: Reader, layers: int) -> tuple[str, ...]:
     ]
     if "compress_ratios" in read:
         default = [RATIOS.get(ratio, str(ratio)) for ratio in read.counts("compress_ratios")]
-    kinds = read.texts("layer_types", default)[:layers]
-    if len(kinds) != layers or not {*kinds} <= {SLIDING, SPARSE, HEAVY}:
-        raise ConfigError(
-            f"{read.where}: layer_types does not name one known kind for each of {layers} layers"
-        )
-    return kinds
+    return read.kinds("layer_types", layers, default, (SLIDING, SPARSE, HEAVY), longer=True)
 
 
 def entry_ratios(read: Reader) -> dict[str, int]:
@@ -177,19 +172,14 @@ def entry_ratios(read: Reader) -> dict[str, int]:
 def hashed_layers(read: Reader, layers: int) -> tuple[bool, ...]:
     """By layer, whether the token chooses the experts: `mlp_layer_types`, or the num_hash_layers first."""
     hashed = read.count("num_hash_layers", default=3, least=0)
-    kinds = read.texts(
-        "mlp_layer_types", ["hash_moe" if layer < hashed else "moe" for layer in range(layers)]
-    )[:layers]
-    if len(kinds) != layers or not {*kinds} <= {"hash_moe", "moe"}:
-        raise ConfigError(
-            f"{read.where}: mlp_layer_types does not name one known kind for each of {layers} layers"
-        )
+    usual = ["hash_moe" if layer < hashed else "moe" for layer in range(layers)]
+    kinds = read.kinds("mlp_layer_types", layers, usual, ("hash_moe", "moe"), longer=True)
     return tuple(kind == "hash_moe" for kind in kinds)
 
 
 def named(name: str) -> ExpertRefs:
     """The matrices of a routed or shared expert."""
-    return ExpertRefs(*(MatrixRef(f"{name}.{part}") for part in ("w1", "w3", "w2")))
+    return ExpertRefs.within(name, ("w1", "w3", "w2"))
 
 
 def experts(config: Config) -> ExpertLayout:
@@ -378,7 +368,7 @@ class Layer:
 class DeepseekV4(Model):
     def __init__(self, config: Config, load: Loader) -> None:
         c = self.config = config
-        self.vocab_size, self.context_length, self.layers_count = c.vocabulary, c.context, c.layers
+        self.vocab_size, self.context_length = c.vocabulary, c.context
         self.embedding = load.embedding("embed", c.vocabulary, c.hidden)
         recent, entries = Rotaries(c, c.rope), Rotaries(c, c.entry_rope)
         parts = {SLIDING: 1, HEAVY: 2, SPARSE: 4}

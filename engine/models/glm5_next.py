@@ -15,10 +15,10 @@ from engine.arrays import F32, I32
 from engine.cache import KeyValue, Part, State
 from engine.compressed import Entries
 from engine.config import Reader, text_part
-from engine.decoder import FeedForward
+from engine.decoder import FeedForward, Frame
 from engine.delta import DeltaShape, KimiDelta
 from engine.errors import ConfigError
-from engine.experts import ExpertLayout, ExpertRefs, Experts, MatrixRef
+from engine.experts import ExpertLayout, ExpertRefs, Experts
 from engine.hyper import HyperConnection, HyperShape
 from engine.kernels import Activation, layer_norm
 from engine.kernels.compress import expand_pools, pool_windows
@@ -27,7 +27,7 @@ from engine.kernels.indexer import choose_keys
 from engine.latent import LatentAttention, LatentShape
 from engine.layers import Norm
 from engine.loader import Loader
-from engine.models import Batch, Family, Model, beyond
+from engine.models import Batch, Family, beyond
 from engine.router import SigmoidRouter
 
 PREFIX = "model.language_model."
@@ -151,24 +151,20 @@ def delta_shape(read: Reader) -> tuple[DeltaShape, float | None]:
     return DeltaShape(heads, heads, width, width, taps), bound
 
 
-def _kinds(read: Reader, key: str, layers: int, default: Sequence[str], known: set[str]) -> list[str]:
-    kinds = [SPELLINGS.get(kind, kind) for kind in read.texts(key, default)]
-    if len(kinds) != layers or not {*kinds} <= known:
-        raise ConfigError(f"{read.where}: {key} does not name one known kind for each of {layers} layers")
-    return kinds
-
-
 def linear_layers(read: Reader, layers: int) -> tuple[bool, ...]:
     """By layer, whether it is delta attention: `layer_types`, or all but every fourth."""
     default = [SPARSE if layer % 4 == 3 else LINEAR for layer in range(layers)]
-    return tuple(kind == LINEAR for kind in _kinds(read, "layer_types", layers, default, {LINEAR, SPARSE}))
+    return tuple(
+        kind == LINEAR
+        for kind in read.kinds("layer_types", layers, default, (LINEAR, SPARSE), spellings=SPELLINGS)
+    )
 
 
 def sparse_layers(read: Reader, layers: int) -> tuple[bool, ...]:
     """By layer, whether it has routed experts: `mlp_layer_types`, or all but the first."""
     dense = read.count("first_k_dense_replace", default=3, least=0)
     default = ["sparse" if layer >= dense else "dense" for layer in range(layers)]
-    kinds = _kinds(read, "mlp_layer_types", layers, default, {"dense", "sparse"})
+    kinds = read.kinds("mlp_layer_types", layers, default, ("dense", "sparse"), spellings=SPELLINGS)
     return tuple(kind == "sparse" for kind in kinds)
 
 
@@ -182,14 +178,13 @@ def indexed_layers(read: Reader, layers: int) -> tuple[bool, ...]:
         default = [{"F": "full", "S": "shared"}.get(letter, letter) for letter in pattern]
     elif pattern is not None:
         default = list(read.texts("index_topk_pattern"))
-    kinds = _kinds(read, "indexer_types", layers, default, {"full", "shared"})
+    kinds = read.kinds("indexer_types", layers, default, ("full", "shared"), spellings=SPELLINGS)
     return tuple(kind == "full" for kind in kinds)
 
 
 def experts(config: Config) -> ExpertLayout:
     def refs(layer: int, expert: int) -> ExpertRefs:
-        name = f"{PREFIX}layers.{layer}.mlp.experts.{expert}"
-        return ExpertRefs(*(MatrixRef(f"{name}.{part}_proj") for part in ("gate", "up", "down")))
+        return ExpertRefs.within(f"{PREFIX}layers.{layer}.mlp.experts.{expert}")
 
     sparse = [layer for layer, has_experts in enumerate(config.sparse) if has_experts]
     return ExpertLayout(
@@ -320,7 +315,7 @@ class Layer(FeedForward):
             experts.prefetch(self.index, self.router(rows)[0])
 
 
-class Glm5Next(Model):
+class Glm5Next(Frame[Layer]):
     def __init__(self, config: Config, load: Loader) -> None:
         c = self.config = config
         indexed = [own for delta, own in zip(c.linear, c.indexed, strict=True) if not delta]
@@ -328,14 +323,8 @@ class Glm5Next(Model):
             raise ConfigError(
                 "config.json: indexer_types makes the first sparse layer share; none is before it"
             )
-        self.vocab_size, self.context_length, self.layers_count = c.vocabulary, c.context, c.layers
-        self.embedding = load.embedding(f"{PREFIX}embed_tokens", c.vocabulary, c.hidden)
         firsts = np.cumsum([0, *(3 if own else 1 for own in c.indexed)]).tolist()
-        self.layers = [Layer(c, load, index, firsts[index]) for index in range(c.layers)]
-        self.norm = Norm(load.vector(f"{PREFIX}norm", c.hidden), c.epsilon)
-        self.head = load.head("lm_head", f"{PREFIX}embed_tokens", c.vocabulary, c.hidden, tied=c.tied)
-        self.resident_bytes = load.resident_bytes
-        self.cache_dtype = load.cache_dtype
+        super().__init__(c, load, lambda index: Layer(c, load, index, firsts[index]), base=PREFIX.rstrip("."))
 
     def new_state(self) -> State:
         return State([part for layer in self.layers for part in layer.new_parts(self.cache_dtype)])

@@ -7,6 +7,7 @@ the choice of the layer before them.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,15 +15,15 @@ import numpy as np
 from engine.arrays import F32, I32
 from engine.cache import KeyValue, State
 from engine.config import Reader
-from engine.decoder import FeedForward
+from engine.decoder import FeedForward, Frame
 from engine.errors import ConfigError
-from engine.experts import ExpertLayout, ExpertRefs, Experts, MatrixRef
+from engine.experts import ExpertLayout, ExpertRefs, Experts
 from engine.kernels import Activation, layer_norm
 from engine.kernels.indexer import choose_keys
 from engine.latent import LatentAttention, LatentShape
 from engine.layers import Norm, activation_of
 from engine.loader import Loader
-from engine.models import Batch, Family, Model, beyond
+from engine.models import Batch, Family, beyond
 from engine.rotary import RopeSettings, Rotary
 from engine.router import SigmoidRouter
 
@@ -121,13 +122,8 @@ def parse(config: Mapping[str, Any]) -> Config:
 def sparse_layers(read: Reader, layers: int, dense: int) -> tuple[bool, ...]:
     """By layer, whether it has routed experts: `mlp_layer_types`, or all but the first_k_dense_replace first."""
     dense = read.count("first_k_dense_replace", default=dense, least=0)
-    kinds = read.texts(
-        "mlp_layer_types", ["sparse" if layer >= dense else "dense" for layer in range(layers)]
-    )
-    if len(kinds) != layers or not {*kinds} <= {"dense", "sparse"}:
-        raise ConfigError(
-            f"{read.where}: mlp_layer_types does not name one known kind for each of {layers} layers"
-        )
+    usual = ["sparse" if layer >= dense else "dense" for layer in range(layers)]
+    kinds = read.kinds("mlp_layer_types", layers, usual, ("dense", "sparse"))
     return tuple(kind == "sparse" for kind in kinds)
 
 
@@ -141,18 +137,13 @@ def indexed_layers(read: Reader, layers: int) -> tuple[bool, ...]:
         default = [{"F": "full", "S": "shared"}.get(letter, letter) for letter in pattern]
     elif pattern is not None:
         default = list(read.texts("index_topk_pattern"))
-    kinds = read.texts("indexer_types", default)
-    if len(kinds) != layers or not {*kinds} <= {"full", "shared"}:
-        raise ConfigError(
-            f"{read.where}: indexer_types does not name one known kind for each of {layers} layers"
-        )
+    kinds = read.kinds("indexer_types", layers, default, ("full", "shared"))
     return tuple(kind == "full" for kind in kinds)
 
 
 def experts(config: Config) -> ExpertLayout:
     def refs(layer: int, expert: int) -> ExpertRefs:
-        name = f"model.layers.{layer}.mlp.experts.{expert}"
-        return ExpertRefs(*(MatrixRef(f"{name}.{part}_proj") for part in ("gate", "up", "down")))
+        return ExpertRefs.within(f"model.layers.{layer}.mlp.experts.{expert}")
 
     sparse = [layer for layer, has_experts in enumerate(config.sparse) if has_experts]
     return ExpertLayout(
@@ -246,27 +237,18 @@ class Layer(FeedForward):
         return x + self.output(self.attention.seen(query, batch, parts, chosen)), chosen
 
 
-class GlmMoeDsa(Model):
+class GlmMoeDsa(Frame[Layer]):
     def __init__(self, config: Config, load: Loader) -> None:
         if not config.indexed[0]:
             raise ConfigError(
                 "config.json: indexer_types makes the first layer share, with no layer before it"
             )
         self.config = config
-        self.vocab_size, self.context_length = config.vocabulary, config.context
-        self.layers_count = config.layers
-        self.embedding = load.embedding("model.embed_tokens", config.vocabulary, config.hidden)
         self.rotaries = [
             Rotary.of(config.rope, config.latent.rope, interleaved=interleaved)
             for interleaved in (config.interleaved, config.index_interleaved)
         ]
-        self.layers = [Layer(config, load, index) for index in range(config.layers)]
-        self.norm = Norm(load.vector("model.norm", config.hidden), config.epsilon)
-        self.head = load.head(
-            "lm_head", "model.embed_tokens", config.vocabulary, config.hidden, tied=config.tied
-        )
-        self.resident_bytes = load.resident_bytes
-        self.cache_dtype = load.cache_dtype
+        super().__init__(config, load, partial(Layer, config, load))
 
     def new_state(self) -> State:
         latents = [layer.attention.new_part(self.cache_dtype) for layer in self.layers]

@@ -10,7 +10,6 @@ from engine.arrays import F32
 from engine.cache import KeyValue
 from engine.config import Reader
 from engine.decoder import Block, Decoder
-from engine.errors import ConfigError
 from engine.experts import ExpertLayout, ExpertRefs, MatrixRef
 from engine.kernels import Activation
 from engine.layers import Norm, attend
@@ -55,14 +54,8 @@ def parse(config: Mapping[str, Any]) -> Config:
     read = Reader(config if scaled else {**config, "rope_scaling": YARN})
     read.refuse(hidden_act="silu")
     layers, heads = read.count("num_hidden_layers"), read.count("num_attention_heads")
-    kinds = read.texts(
-        "layer_types",
-        default=["full_attention" if layer % 2 else "sliding_attention" for layer in range(layers)],
-    )
-    if len(kinds) != layers or not {*kinds} <= {"sliding_attention", "full_attention"}:
-        raise ConfigError(
-            f"config.json: layer_types does not name one known kind for each of {layers} layers"
-        )
+    usual = ["full_attention" if layer % 2 else "sliding_attention" for layer in range(layers)]
+    kinds = read.kinds("layer_types", layers, usual, ("sliding_attention", "full_attention"))
     window = read.count("sliding_window", default=128)
     context = read.count("max_position_embeddings", default=131072)
     return Config(

@@ -11,7 +11,6 @@ from engine.arrays import F32, I32
 from engine.cache import KeyValue, Part, Running, State
 from engine.config import Reader, text_part
 from engine.delta import load_taps
-from engine.errors import ConfigError
 from engine.experts import ExpertLayout, ExpertRefs, Experts, MatrixRef
 from engine.kernels import Activation, log, log_sigmoid, sigmoid, softmax, topk
 from engine.kernels.convolution import causal_convolution
@@ -113,14 +112,8 @@ def layer_heads(read: Reader, layers: int) -> tuple[Heads, ...]:
     local = Heads(heads, kv_heads, read.count("swa_head_dim", default=128), window, window)
     usual = [layer for layer in range(layers) if (layer + 1) % 6]
     windowed = read.counts("local_layer_ids", default=usual)
-    kinds = read.texts(
-        "layer_types",
-        default=["hybrid_sliding" if layer in windowed else "hybrid" for layer in range(layers)],
-    )
-    if len(kinds) != layers or not {*kinds} <= {"hybrid_sliding", "hybrid"}:
-        raise ConfigError(
-            f"{read.where}: layer_types does not name one known kind for each of {layers} layers"
-        )
+    usual_kinds = ["hybrid_sliding" if layer in windowed else "hybrid" for layer in range(layers)]
+    kinds = read.kinds("layer_types", layers, usual_kinds, ("hybrid_sliding", "hybrid"))
     return tuple(local if kind == "hybrid_sliding" else whole for kind in kinds)
 
 
@@ -128,11 +121,7 @@ def sparse_layers(read: Reader, layers: int) -> tuple[int, ...]:
     """Which layers have experts: `mlp_layer_types`, or all but the first `dense_mlp_idx`."""
     dense = read.count("dense_mlp_idx", default=0, least=0)
     usual = ["dense" if layer < dense else "sparse" for layer in range(layers)]
-    kinds = read.texts("mlp_layer_types", default=usual)
-    if len(kinds) != layers or not {*kinds} <= {"dense", "sparse"}:
-        raise ConfigError(
-            f"{read.where}: mlp_layer_types does not name one known kind for each of {layers} layers"
-        )
+    kinds = read.kinds("mlp_layer_types", layers, usual, ("dense", "sparse"))
     return tuple(layer for layer, kind in enumerate(kinds) if kind == "sparse")
 
 
@@ -296,7 +285,6 @@ class Inkling(Model):
     def __init__(self, config: Config, load: Loader) -> None:
         self.config = config
         self.vocab_size, self.context_length = config.outputs, config.context
-        self.layers_count = config.layers
         self.embedding = load.embedding("model.llm.embed", config.vocabulary, config.hidden)
         self.embedding_norm = Norm(load.vector("model.llm.embed_norm", config.hidden), config.epsilon)
         self.layers = [Layer(config, load, index) for index in range(config.layers)]

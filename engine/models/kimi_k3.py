@@ -11,13 +11,14 @@ import numpy as np
 from engine.arrays import F32
 from engine.cache import KeyValue, State
 from engine.config import Reader, text_part
+from engine.decoder import Frame
 from engine.delta import DeltaShape, KimiDelta
-from engine.experts import ExpertLayout, ExpertRefs, Experts, MatrixRef
+from engine.experts import ExpertLayout, ExpertRefs, Experts
 from engine.kernels import Activation, sigmoid, softmax
 from engine.latent import LatentAttention, LatentShape
 from engine.layers import Linear, Norm
 from engine.loader import Loader
-from engine.models import Batch, Family, Model, beyond
+from engine.models import Batch, Family, beyond
 from engine.models.kimi_linear import linear_layers, sparse_layers
 from engine.router import SigmoidRouter
 
@@ -121,9 +122,8 @@ def parse(config: Mapping[str, Any]) -> Config:
 
 def experts(config: Config) -> ExpertLayout:
     def refs(prefix: str, layer: int, expert: int) -> ExpertRefs:
-        name = f"{prefix}model.layers.{layer}.block_sparse_moe.experts.{expert}"
-        return ExpertRefs(
-            gate=MatrixRef(f"{name}.w1"), up=MatrixRef(f"{name}.w3"), down=MatrixRef(f"{name}.w2")
+        return ExpertRefs.within(
+            f"{prefix}model.layers.{layer}.block_sparse_moe.experts.{expert}", ("w1", "w3", "w2")
         )
 
     return ExpertLayout(
@@ -258,22 +258,16 @@ class Layer:
             experts.prefetch(self.index, self.sparse.router(self._rows(blocks, x))[0])
 
 
-class KimiK3(Model):
+class KimiK3(Frame[Layer]):
     def __init__(self, config: Config, load: Loader) -> None:
-        self.config = config
-        self.vocab_size, self.context_length = config.vocabulary, config.context
-        self.layers_count = config.layers
         prefix = WHOLE if f"{WHOLE}model.embed_tokens.weight" in load else TEXT
-        name, embedding = f"{prefix}model", f"{prefix}model.embed_tokens"
-        self.embedding = load.embedding(embedding, config.vocabulary, config.hidden)
-        self.layers = [Layer(config, load, f"{name}.layers.{index}", index) for index in range(config.layers)]
+        name = f"{prefix}model"
         self.at_last = None if config.block is None else Depth(config, load, f"{name}.output_attn_res")
-        self.norm = Norm(load.vector(f"{name}.norm", config.hidden), config.epsilon)
-        self.head = load.head(
-            f"{prefix}lm_head", embedding, config.vocabulary, config.hidden, tied=config.tied
-        )
-        self.resident_bytes = load.resident_bytes
-        self.cache_dtype = load.cache_dtype
+
+        def layer(index: int) -> Layer:
+            return Layer(config, load, f"{name}.layers.{index}", index)
+
+        super().__init__(config, load, layer, base=name, head=f"{prefix}lm_head")
 
     def new_state(self) -> State:
         return State([layer.mixer.new_part(self.cache_dtype) for layer in self.layers])

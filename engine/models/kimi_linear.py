@@ -3,6 +3,7 @@ positions, dense first layers, sigmoid router within groups."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,15 +11,15 @@ import numpy as np
 from engine.arrays import F32
 from engine.cache import KeyValue, State
 from engine.config import Reader
-from engine.decoder import FeedForward
+from engine.decoder import FeedForward, Frame
 from engine.delta import DeltaShape, KimiDelta
 from engine.errors import ConfigError
-from engine.experts import ExpertLayout, ExpertRefs, Experts, MatrixRef
+from engine.experts import ExpertLayout, ExpertRefs, Experts
 from engine.kernels import Activation
 from engine.latent import LatentAttention, LatentShape
 from engine.layers import Norm
 from engine.loader import Loader
-from engine.models import Batch, Family, Model, beyond
+from engine.models import Batch, Family, beyond
 from engine.router import SigmoidRouter
 
 SILU = Activation("silu")
@@ -108,11 +109,7 @@ def linear_layers(read: Reader, delta: Reader, layers: int) -> tuple[bool, ...]:
         if sorted(full + linear) != list(range(1, layers + 1)):
             raise ConfigError(f"{delta.where} does not name each of {layers} layers once, counted from 1")
         kinds = ["full_attention" if layer + 1 in full else "linear_attention" for layer in range(layers)]
-    named = read.texts("layer_types", default=kinds)
-    if len(named) != layers or not {*named} <= {"linear_attention", "full_attention"}:
-        raise ConfigError(
-            f"{read.where}: layer_types does not name one known kind for each of {layers} layers"
-        )
+    named = read.kinds("layer_types", layers, kinds, ("linear_attention", "full_attention"))
     return tuple(kind == "linear_attention" for kind in named)
 
 
@@ -120,19 +117,14 @@ def sparse_layers(read: Reader, layers: int) -> tuple[int, ...]:
     """Which layers have experts: `mlp_layer_types`, or all but the first `first_k_dense_replace`."""
     dense = read.count("first_k_dense_replace", default=1, least=0)
     usual = ["dense" if layer < dense else "sparse" for layer in range(layers)]
-    kinds = read.texts("mlp_layer_types", default=usual)
-    if len(kinds) != layers or not {*kinds} <= {"dense", "sparse"}:
-        raise ConfigError(
-            f"{read.where}: mlp_layer_types does not name one known kind for each of {layers} layers"
-        )
+    kinds = read.kinds("mlp_layer_types", layers, usual, ("dense", "sparse"))
     return tuple(layer for layer, kind in enumerate(kinds) if kind == "sparse")
 
 
 def experts(config: Config) -> ExpertLayout:
     def refs(layer: int, expert: int) -> ExpertRefs:
-        name = f"model.layers.{layer}.block_sparse_moe.experts.{expert}"
-        return ExpertRefs(
-            gate=MatrixRef(f"{name}.w1"), up=MatrixRef(f"{name}.w3"), down=MatrixRef(f"{name}.w2")
+        return ExpertRefs.within(
+            f"model.layers.{layer}.block_sparse_moe.experts.{expert}", ("w1", "w3", "w2")
         )
 
     return ExpertLayout(
@@ -189,19 +181,9 @@ class Layer(FeedForward):
         return x + self.mixer(self.attention_norm(x), batch, batch.parts(self.index))
 
 
-class KimiLinear(Model):
+class KimiLinear(Frame[Layer]):
     def __init__(self, config: Config, load: Loader) -> None:
-        self.config = config
-        self.vocab_size, self.context_length = config.vocabulary, config.context
-        self.layers_count = config.layers
-        self.embedding = load.embedding("model.embed_tokens", config.vocabulary, config.hidden)
-        self.layers = [Layer(config, load, index) for index in range(config.layers)]
-        self.norm = Norm(load.vector("model.norm", config.hidden), config.epsilon)
-        self.head = load.head(
-            "lm_head", "model.embed_tokens", config.vocabulary, config.hidden, tied=config.tied
-        )
-        self.resident_bytes = load.resident_bytes
-        self.cache_dtype = load.cache_dtype
+        super().__init__(config, load, partial(Layer, config, load))
 
     def new_state(self) -> State:
         return State([layer.mixer.new_part(self.cache_dtype) for layer in self.layers])

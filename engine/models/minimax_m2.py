@@ -11,7 +11,7 @@ from engine.cache import KeyValue
 from engine.config import Reader
 from engine.decoder import Block, Decoder
 from engine.errors import ConfigError
-from engine.experts import ExpertLayout, ExpertRefs, MatrixRef
+from engine.experts import ExpertLayout, ExpertRefs
 from engine.kernels import Activation
 from engine.layers import Norm, activation_of, attend
 from engine.loader import Loader
@@ -77,9 +77,8 @@ def parse(config: Mapping[str, Any]) -> Config:
 
 def experts(config: Config) -> ExpertLayout:
     def refs(layer: int, expert: int) -> ExpertRefs:
-        name = f"model.layers.{layer}.block_sparse_moe.experts.{expert}"
-        return ExpertRefs(
-            gate=MatrixRef(f"{name}.w1"), up=MatrixRef(f"{name}.w3"), down=MatrixRef(f"{name}.w2")
+        return ExpertRefs.within(
+            f"model.layers.{layer}.block_sparse_moe.experts.{expert}", ("w1", "w3", "w2")
         )
 
     return ExpertLayout(

@@ -10,7 +10,7 @@ from engine.arrays import F32
 from engine.cache import KeyValue
 from engine.config import Reader
 from engine.decoder import Block, Decoder
-from engine.experts import ExpertLayout, ExpertRefs, MatrixRef
+from engine.experts import ExpertLayout, ExpertRefs
 from engine.kernels import Activation
 from engine.layers import Norm, activation_of, attend
 from engine.loader import Loader
@@ -64,9 +64,8 @@ def parse(config: Mapping[str, Any]) -> Config:
 
 def experts(config: Config) -> ExpertLayout:
     def refs(layer: int, expert: int) -> ExpertRefs:
-        name = f"model.layers.{layer}.block_sparse_moe.experts.{expert}"
-        return ExpertRefs(
-            gate=MatrixRef(f"{name}.w1"), up=MatrixRef(f"{name}.w3"), down=MatrixRef(f"{name}.w2")
+        return ExpertRefs.within(
+            f"model.layers.{layer}.block_sparse_moe.experts.{expert}", ("w1", "w3", "w2")
         )
 
     return ExpertLayout(

@@ -10,8 +10,7 @@ from engine.arrays import F32
 from engine.cache import KeyValue
 from engine.config import Reader
 from engine.decoder import Block, Decoder
-from engine.errors import ConfigError
-from engine.experts import ExpertLayout, ExpertRefs, MatrixRef
+from engine.experts import ExpertLayout, ExpertRefs
 from engine.kernels import Activation, sigmoid
 from engine.layers import Norm, activation_of, attend
 from engine.loader import Loader
@@ -85,24 +84,17 @@ def windows(read: Reader, layers: int) -> tuple[int | None, ...]:
         return (None,) * layers
     window = read.count("sliding_window", default=4096)
     most = read.count("max_window_layers", default=28, least=0)
-    kinds = read.texts(
-        "layer_types",
-        default=[
-            "sliding_attention" if layer % 2 == 0 and layer < most else "full_attention"
-            for layer in range(layers)
-        ],
-    )
-    if len(kinds) != layers or not {*kinds} <= {"sliding_attention", "full_attention"}:
-        raise ConfigError(
-            f"config.json: layer_types does not name one known kind for each of {layers} layers"
-        )
+    usual = [
+        "sliding_attention" if layer % 2 == 0 and layer < most else "full_attention"
+        for layer in range(layers)
+    ]
+    kinds = read.kinds("layer_types", layers, usual, ("sliding_attention", "full_attention"))
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
 
 def experts(config: Config) -> ExpertLayout:
     def refs(layer: int, expert: int) -> ExpertRefs:
-        name = f"model.layers.{layer}.mlp.experts.{expert}"
-        return ExpertRefs(*(MatrixRef(f"{name}.{part}_proj") for part in ("gate", "up", "down")))
+        return ExpertRefs.within(f"model.layers.{layer}.mlp.experts.{expert}")
 
     return ExpertLayout(
         config.hidden,

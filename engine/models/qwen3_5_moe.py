@@ -11,13 +11,13 @@ import numpy as np
 from engine.arrays import F32
 from engine.cache import KeyValue, Running, State
 from engine.config import Reader, text_part
+from engine.decoder import Frame
 from engine.delta import DeltaShape, Forgetting, gated_by_silu, load_taps
-from engine.errors import ConfigError
 from engine.experts import ExpertLayout, ExpertRefs, Experts, MatrixRef
 from engine.kernels import Activation, sigmoid
 from engine.layers import Norm, attend
 from engine.loader import Loader
-from engine.models import Batch, Family, Model
+from engine.models import Batch, Family
 from engine.rotary import RopeSettings, Rotary
 from engine.router import SoftmaxRouter
 
@@ -85,11 +85,7 @@ def linear_layers(read: Reader, layers: int) -> tuple[bool, ...]:
     """Which layers attend by the delta rule: `layer_types`, or all but every `full_attention_interval`-th."""
     interval = read.count("full_attention_interval", default=4)
     usual = ["linear_attention" if (layer + 1) % interval else "full_attention" for layer in range(layers)]
-    kinds = read.texts("layer_types", default=usual)
-    if len(kinds) != layers or not {*kinds} <= {"linear_attention", "full_attention"}:
-        raise ConfigError(
-            f"{read.where}: layer_types does not name one known kind for each of {layers} layers"
-        )
+    kinds = read.kinds("layer_types", layers, usual, ("linear_attention", "full_attention"))
     return tuple(kind == "linear_attention" for kind in kinds)
 
 
@@ -106,8 +102,7 @@ def experts(config: Config) -> ExpertLayout:
         )
 
     def apart(model: str, layer: int, expert: int) -> ExpertRefs:
-        name = f"{model}.layers.{layer}.mlp.experts.{expert}"
-        return ExpertRefs(*(MatrixRef(f"{name}.{part}_proj") for part in ("gate", "up", "down")))
+        return ExpertRefs.within(f"{model}.layers.{layer}.mlp.experts.{expert}")
 
     first, *others = (partial(form, model) for model in (WHOLE, TEXT) for form in (fused, apart))
     return ExpertLayout(config.hidden, count, SILU, config.experts, range(config.layers), first, others)
@@ -205,23 +200,15 @@ class Layer:
         experts.prefetch(self.index, self.router(self.feed_norm(x))[0])
 
 
-class Qwen35Moe(Model):
+class Qwen35Moe(Frame[Layer]):
     def __init__(self, config: Config, load: Loader) -> None:
-        self.config = config
-        self.vocab_size, self.context_length = config.vocabulary, config.context
-        self.layers_count = config.layers
         name = WHOLE if f"{WHOLE}.embed_tokens.weight" in load else TEXT
-        embedding = f"{name}.embed_tokens"
-        self.embedding = load.embedding(embedding, config.vocabulary, config.hidden)
         self.rotary = Rotary.of(config.rope, config.head_dim, config.rope.partial)
-        self.layers = [
-            Layer(config, load, f"{name}.layers.{index}", index, self.rotary)
-            for index in range(config.layers)
-        ]
-        self.norm = Norm(load.vector(f"{name}.norm", config.hidden), config.epsilon, plus_one=True)
-        self.head = load.head("lm_head", embedding, config.vocabulary, config.hidden, tied=config.tied)
-        self.resident_bytes = load.resident_bytes
-        self.cache_dtype = load.cache_dtype
+
+        def layer(index: int) -> Layer:
+            return Layer(config, load, f"{name}.layers.{index}", index, self.rotary)
+
+        super().__init__(config, load, layer, base=name, plus_one=True)
 
     def new_state(self) -> State:
         return State([layer.mixer.new_part(self.cache_dtype) for layer in self.layers])

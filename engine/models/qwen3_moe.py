@@ -11,7 +11,7 @@ from engine.arrays import F32
 from engine.cache import KeyValue
 from engine.config import Reader
 from engine.decoder import Block, Decoder
-from engine.experts import ExpertLayout, ExpertRefs, MatrixRef
+from engine.experts import ExpertLayout, ExpertRefs
 from engine.kernels import Activation
 from engine.layers import Norm, activation_of, attend
 from engine.loader import Loader
@@ -79,8 +79,7 @@ def parse(config: Mapping[str, Any]) -> Config:
 
 def experts(config: Config) -> ExpertLayout:
     def refs(layer: int, expert: int) -> ExpertRefs:
-        name = f"model.layers.{layer}.mlp.experts.{expert}"
-        return ExpertRefs(*(MatrixRef(f"{name}.{part}_proj") for part in ("gate", "up", "down")))
+        return ExpertRefs.within(f"model.layers.{layer}.mlp.experts.{expert}")
 
     return ExpertLayout(
         config.hidden,

@@ -10,14 +10,13 @@ import numpy as np
 from engine.arrays import F32
 from engine.cache import KeyValue, Running, State
 from engine.config import Reader
-from engine.decoder import FeedForward
+from engine.decoder import FeedForward, Frame
 from engine.delta import DeltaShape, Forgetting, gated_by_silu, load_taps
-from engine.errors import ConfigError
-from engine.experts import ExpertLayout, ExpertRefs, Experts, MatrixRef
+from engine.experts import ExpertLayout, ExpertRefs, Experts
 from engine.kernels import Activation, sigmoid
 from engine.layers import Norm, attend
 from engine.loader import Loader
-from engine.models import Batch, Family, Model
+from engine.models import Batch, Family
 from engine.rotary import RopeSettings, Rotary
 from engine.router import SoftmaxRouter
 
@@ -95,18 +94,13 @@ def linear_layers(read: Reader, layers: int) -> tuple[bool, ...]:
     """Which layers attend by the delta rule: `layer_types`, or all but every `full_attention_interval`-th."""
     interval = read.count("full_attention_interval", default=4)
     usual = ["linear_attention" if (layer + 1) % interval else "full_attention" for layer in range(layers)]
-    kinds = read.texts("layer_types", default=usual)
-    if len(kinds) != layers or not {*kinds} <= {"linear_attention", "full_attention"}:
-        raise ConfigError(
-            f"{read.where}: layer_types does not name one known kind for each of {layers} layers"
-        )
+    kinds = read.kinds("layer_types", layers, usual, ("linear_attention", "full_attention"))
     return tuple(kind == "linear_attention" for kind in kinds)
 
 
 def experts(config: Config) -> ExpertLayout:
     def refs(layer: int, expert: int) -> ExpertRefs:
-        name = f"model.layers.{layer}.mlp.experts.{expert}"
-        return ExpertRefs(*(MatrixRef(f"{name}.{part}_proj") for part in ("gate", "up", "down")))
+        return ExpertRefs.within(f"model.layers.{layer}.mlp.experts.{expert}")
 
     return ExpertLayout(
         config.hidden, config.expert_intermediate, SILU, config.experts, config.sparse_layers, refs
@@ -212,20 +206,10 @@ class Layer(FeedForward):
         return out if out is None or self.router is None else sigmoid(self.shared_gate(rows)) * out
 
 
-class Qwen3Next(Model):
+class Qwen3Next(Frame[Layer]):
     def __init__(self, config: Config, load: Loader) -> None:
-        self.config = config
-        self.vocab_size, self.context_length = config.vocabulary, config.context
-        self.layers_count = config.layers
-        self.embedding = load.embedding("model.embed_tokens", config.vocabulary, config.hidden)
         self.rotary = Rotary.of(config.rope, config.head_dim, config.rope.partial)
-        self.layers = [Layer(config, load, index, self.rotary) for index in range(config.layers)]
-        self.norm = Norm(load.vector("model.norm", config.hidden), config.epsilon, plus_one=True)
-        self.head = load.head(
-            "lm_head", "model.embed_tokens", config.vocabulary, config.hidden, tied=config.tied
-        )
-        self.resident_bytes = load.resident_bytes
-        self.cache_dtype = load.cache_dtype
+        super().__init__(config, load, lambda index: Layer(config, load, index, self.rotary), plus_one=True)
 
     def new_state(self) -> State:
         return State([layer.mixer.new_part(self.cache_dtype) for layer in self.layers])

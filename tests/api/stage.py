@@ -44,7 +44,6 @@ class ScriptedModel(Model):
     """Answers a user's last words with what `answer` makes of them, a token a step; `pace_s` a step."""
 
     context_length = 4096
-    layers_count = 1
     resident_bytes = 1000
 
     def __init__(self, engine: Engine, answer: Callable[[str], str], pace_s: float = 0.0) -> None:
