@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 
@@ -62,7 +62,3 @@ class Options:
     """Write each layer's hops here as JSON lines."""
     json: bool = False
     """Line mode only: one JSON object a line instead of text."""
-
-    def with_sampling(self, **changes: float | int | None) -> Options:
-        """The same chat with some sampling values changed."""
-        return replace(self, sampling=replace(self.sampling, **changes))  # type: ignore[arg-type]

@@ -15,13 +15,14 @@ import trio
 from swarm.cli.hosting import Place, until_signalled
 from swarm.cli.output import emit_json, say
 from swarm.errors import SwarmError
-from swarm.peers.announce import Standing
+from swarm.peers.announce import Announcer, Standing
 from swarm.peers.disk import DiskDonor
 from swarm.peers.donor import ComputeDonor, Lending, Offer
 from swarm.peers.executor import Executor
 from swarm.peers.maintainer import Maintainer
 from swarm.peers.membership import Listening, Swarming, member
 from swarm.peers.metrics import (
+    Samples,
     executor_samples,
     exposed,
     lending_samples,
@@ -34,6 +35,7 @@ from swarm.peers.settings import home
 from swarm.peers.target import Target
 from swarm.peers.whole import WholeModel
 from swarm.trust.identity import Identity
+from swarm.wire import rpc
 from swarm.wire.address import Address
 
 NICENESS = 10
@@ -74,53 +76,33 @@ async def lend_compute(request: Request, offer: Offer) -> bool:
     """Runs experts for others until a signal comes; whether it had begun to."""
     with suppress(OSError):
         os.nice(NICENESS)
-    async with _joined("compute", request) as (session, model, identity, ended):
-        executor = Executor(identity)
-        report = _Report("compute", model, request.as_json)
-        donor = ComputeDonor(session, model, offer, executor, Lending(on_change=report.lending))
+    async with _joined("compute", request) as (joined, report):
+        executor = Executor(joined.identity)
+        lending = Lending(on_change=report.lending)
+        donor = ComputeDonor(joined.session, joined.model, offer, executor, lending)
         await donor.open()
-        swarming = Swarming(session, identity, request.target.token, report.standing)
-        async with member(swarming, request.place, executor.handlers(), executor) as (announcer, seen):
-            samples = (
-                executor_samples(executor),
-                lending_samples(donor.lending),
-                standing_samples(lambda: announcer),
-            )
-            with exposed(request.metrics, *samples) as metrics:
-                report.exposing(metrics)
-                await _until(
-                    ended,
-                    partial(donor.run, announcer, seen),
-                    partial(donor.pause, announcer),
-                    lambda: report.served(executor.done.calls, 0),
-                )
-            with trio.move_on_after(DRAIN_S):
-                await executor.drain()
+
+        def served() -> None:
+            report.served(executor.done.calls, 0)
+
+        part = _Part(donor, executor.handlers(), executor_samples(executor), donor.pause, served, executor)
+        await _take_part(request, joined, report, part)
         report.ended(f"{executor.done.calls} calls of {len(executor.done.clients)} clients answered")
     return True
 
 
 async def lend_disk(request: Request, size_bytes: int) -> bool:
     """Keeps chunks for others until a signal comes; whether it had begun to."""
-    async with _joined("disk", request) as (session, model, identity, ended):
+    async with _joined("disk", request) as (joined, report):
         maintainer = Maintainer()
-        report = _Report("disk", model, request.as_json)
-        donor = DiskDonor(session, model, size_bytes, maintainer, Lending(on_change=report.lending))
-        swarming = Swarming(session, identity, request.target.token, report.standing)
-        async with member(swarming, request.place, maintainer.handlers()) as (announcer, seen):
-            samples = (
-                maintainer_samples(maintainer),
-                lending_samples(donor.lending),
-                standing_samples(lambda: announcer),
-            )
-            with exposed(request.metrics, *samples) as metrics:
-                report.exposing(metrics)
-                await _until(
-                    ended,
-                    partial(donor.run, announcer, seen),
-                    partial(donor.pause, announcer),
-                    lambda: report.served(maintainer.served.chunks, maintainer.served.bytes),
-                )
+        lending = Lending(on_change=report.lending)
+        donor = DiskDonor(joined.session, joined.model, size_bytes, maintainer, lending)
+
+        def served() -> None:
+            report.served(maintainer.served.chunks, maintainer.served.bytes)
+
+        part = _Part(donor, maintainer.handlers(), maintainer_samples(maintainer), donor.pause, served)
+        await _take_part(request, joined, report, part)
         report.ended(f"{maintainer.served.chunks} chunks served")
     return True
 
@@ -130,37 +112,68 @@ async def serve_whole(request: Request, copy: Path | None) -> bool:
 
     `copy`: a directory or GGUF file that has it; None: it is fetched.
     """
-    async with _joined(WHOLE, request) as (session, model, identity, ended):
+    async with _joined(WHOLE, request) as (joined, report):
         maintainer = Maintainer()
-        report = _Report(WHOLE, model, request.as_json)
-        whole = WholeModel(session, model, maintainer, Lending(on_change=report.lending), copy)
+        lending = Lending(on_change=report.lending)
+        whole = WholeModel(joined.session, joined.model, maintainer, lending, copy)
         await whole.open()
-        swarming = Swarming(session, identity, request.target.token, report.standing)
-        async with member(swarming, request.place, maintainer.handlers()) as (announcer, seen):
-            samples = (
-                maintainer_samples(maintainer),
-                lending_samples(whole.lending),
-                standing_samples(lambda: announcer),
-            )
-            with exposed(request.metrics, *samples) as metrics:
-                report.exposing(metrics)
-                if not request.as_json:
-                    say(f"Serving {model.info.name} for its operator, as a further server. Ctrl-C ends it.")
-                await _until(ended, partial(whole.run, announcer, seen), lambda _: None)
+        part = _Part(whole, maintainer.handlers(), maintainer_samples(maintainer))
+        await _take_part(request, joined, report, part)
         report.ended(f"{maintainer.served.chunks} chunks served")
     return True
 
 
+@dataclass(frozen=True)
+class _Joined:
+    """A swarm and a model of it, joined as a donor."""
+
+    session: Session
+    model: OpenModel
+    identity: Identity
+    ended: trio.Event
+    """Set by a signal to end."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What a donor does in the swarm."""
+
+    donor: ComputeDonor | DiskDonor | WholeModel
+    handlers: rpc.Handlers
+    samples: Samples
+    pause: Callable[[Announcer, bool], None] = lambda announcer, paused: None
+    served: Callable[[], None] = lambda: None
+    """Called now and then, to tell what was served."""
+    executor: Executor | None = None
+
+
 @asynccontextmanager
-async def _joined(
-    kind: str, request: Request
-) -> AsyncIterator[tuple[Session, OpenModel, Identity, trio.Event]]:
-    """Joins as a donor, opens the model, and gives an event that a signal to end sets."""
+async def _joined(kind: str, request: Request) -> AsyncIterator[tuple[_Joined, "_Report"]]:
+    """Joins as a donor of a kind, and opens the model."""
     paths = home()
     with _only_one(kind):
         identity = await trio.to_thread.run_sync(Identity.load_or_create, paths.donor_key(kind))
         async with until_signalled() as ended, join(request.target, paths, False, identity) as session:
-            yield session, await session.open_model(request.model), identity, ended
+            model = await session.open_model(request.model)
+            yield _Joined(session, model, identity, ended), _Report(kind, model, request.as_json)
+
+
+async def _take_part(request: Request, joined: _Joined, report: "_Report", part: _Part) -> None:
+    """Is a member of the swarm and lends, until a signal comes."""
+    swarming = Swarming(joined.session, joined.identity, request.target.token, report.standing)
+    async with member(swarming, request.place, part.handlers, part.executor) as (announcer, seen):
+        lending, standing = lending_samples(part.donor.lending), standing_samples(lambda: announcer)
+        with exposed(request.metrics, part.samples, lending, standing) as metrics:
+            report.begun(metrics)
+            await _until(
+                joined.ended,
+                partial(part.donor.run, announcer, seen),
+                partial(part.pause, announcer),
+                part.served,
+            )
+        if part.executor is not None:
+            with trio.move_on_after(DRAIN_S):
+                await part.executor.drain()
 
 
 @contextmanager
@@ -200,7 +213,7 @@ async def _until(
     ended: trio.Event,
     lend: Callable[[], Awaitable[None]],
     pause: Callable[[bool], None],
-    tell: Callable[[], None] = lambda: None,
+    tell: Callable[[], None],
 ) -> None:
     """Lends until the event; pauses and resumes on signals; tells now and then what was served."""
 
@@ -260,14 +273,15 @@ class _Report:
             self._served = calls, bytes_out
             emit_json({"event": "served", "kind": self._kind, "calls": calls, "bytes": bytes_out})
 
-    def exposing(self, metrics: Address | None) -> None:
-        """Prometheus may ask from now on."""
-        if metrics is None:
-            return
-        if self._as_json:
-            emit_json({"event": "metrics", "address": str(metrics)})
-        else:
-            say(f"Metrics are at http://{metrics}/metrics.")
+    def begun(self, metrics: Address | None) -> None:
+        """It takes part from now on, and Prometheus may ask."""
+        if metrics is not None:
+            if self._as_json:
+                emit_json({"event": "metrics", "address": str(metrics)})
+            else:
+                say(f"Metrics are at http://{metrics}/metrics.")
+        if self._kind == WHOLE and not self._as_json:
+            say(f"Serving {self._model} for its operator, as a further server. Ctrl-C ends it.")
 
     def standing(self, standing: Standing) -> None:
         """The tracker sees this donor otherwise than before."""

@@ -195,13 +195,13 @@ class Auditor:
         remote, layer = answer.remote, answer.work.layer
         if remote.banned:
             return
-        proof: Proof | None = Proof(
+        made = Proof(
             remote.key, self._pool.profile, answer.message, answer.request, answer.reply, answer.receipt
         )
+        proof: Proof | None = made
         reason = f"it gave a wrong answer for layer {layer}"
         try:
-            assert proof is not None
-            proof.check_signature()
+            made.check_signature()
         except BadSignature:
             proof, reason = None, f"{reason}, without a signature that holds"
         self._pool.ban(remote, reason)

@@ -4,14 +4,15 @@ Chunks come through the mirror, each verified, are pinned in the store so that n
 are announced as they arrive.
 """
 
+from functools import partial
+
 import trio
 
 from mirror.cas import Store
 from mirror.fetch import Mirror
 from mirror.tree import Tree
-from swarm.errors import SwarmError
 from swarm.peers.announce import Announcer
-from swarm.peers.donor import ASK_AGAIN_S, RETRY_S, Lending, news
+from swarm.peers.donor import Lending, keep_settled
 from swarm.peers.maintainer import ChunkNotHere, Maintainer
 from swarm.peers.models import OpenModel
 from swarm.peers.session import Session
@@ -57,7 +58,6 @@ class DiskDonor:
         self._model = model
         self._capacity = size_bytes // CHUNK_BYTES
         self._assigned = EMPTY
-        self._counted = (0, 0)
         self.lending = lending
         self.chunks = StoredChunks(model.mirror.tree, model.mirror.store)
         self._root = model.signed.manifest.root
@@ -67,15 +67,7 @@ class DiskDonor:
     async def run(self, announcer: Announcer, seen: trio.MemoryReceiveChannel[HeartbeatSeen]) -> None:
         """Keeps what the tracker assigns, until cancelled."""
         announcer.held[self._root] = self.chunks.held
-        while True:
-            pause_s = ASK_AGAIN_S
-            try:
-                await self._settle(announcer)
-            except (SwarmError, OSError) as error:
-                self.lending.now(problem=str(error))
-                pause_s = RETRY_S
-            with trio.move_on_after(pause_s):
-                self._counted = await news(seen, self._counted)
+        await keep_settled(partial(self._settle, announcer), self.lending, seen)
 
     async def _settle(self, announcer: Announcer) -> None:
         await self._follow(announcer)

@@ -10,7 +10,7 @@
    are the same, the experts in memory serve both; else those of the old one are given up first.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -85,6 +85,31 @@ async def news(seen: trio.MemoryReceiveChannel[HeartbeatSeen], known: tuple[int,
     await trio.sleep_forever()
 
 
+async def keep_settled(
+    settle: Callable[[], Awaitable[None]],
+    lending: Lending,
+    seen: trio.MemoryReceiveChannel[HeartbeatSeen],
+    meanwhile: Callable[[], Awaitable[None]] = trio.sleep_forever,
+) -> None:
+    """Settles what to hold, anew when there is `news` and after a while, until cancelled.
+
+    What stands in the way is told, and it is tried again. `meanwhile` runs between two times.
+    """
+    counted = (0, 0)
+    while True:
+        pause_s = ASK_AGAIN_S
+        try:
+            await settle()
+        except (SwarmError, EngineError, OSError) as error:
+            lending.now(problem=str(error))
+            pause_s = RETRY_S
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(meanwhile)
+            with trio.move_on_after(pause_s):
+                counted = await news(seen, counted)
+            nursery.cancel_scope.cancel()
+
+
 class ComputeDonor:
     """See the module. `bank` answers for what is ready; pausing keeps everything in memory."""
 
@@ -96,7 +121,6 @@ class ComputeDonor:
         self._offer = offer
         self._executor = executor
         self._assigned = EMPTY
-        self._counted = (0, 0)
         self.lending = lending
         self.bank: Bank
 
@@ -123,15 +147,7 @@ class ComputeDonor:
 
     async def run(self, announcer: Announcer, seen: trio.MemoryReceiveChannel[HeartbeatSeen]) -> None:
         """Holds what the tracker assigns, until cancelled."""
-        while True:
-            pause_s = ASK_AGAIN_S
-            try:
-                await self._settle(announcer)
-            except (SwarmError, EngineError, OSError) as error:
-                self.lending.now(problem=str(error))
-                pause_s = RETRY_S
-            with trio.move_on_after(pause_s):
-                self._counted = await news(seen, self._counted)
+        await keep_settled(partial(self._settle, announcer), self.lending, seen)
 
     async def _settle(self, announcer: Announcer) -> None:
         """Asks what to hold and comes to hold it."""

@@ -13,7 +13,7 @@ import trio
 from swarm.errors import SwarmError
 from swarm.peers.announce import Announcer
 from swarm.peers.disk import StoredChunks, fetch_into
-from swarm.peers.donor import ASK_AGAIN_S, RETRY_S, Lending, news
+from swarm.peers.donor import Lending, keep_settled
 from swarm.peers.inventory import hash_files, list_files
 from swarm.peers.maintainer import DirectoryChunks, Maintainer, watch
 from swarm.peers.models import OpenModel
@@ -56,20 +56,11 @@ class WholeModel:
     async def run(self, announcer: Announcer, seen: trio.MemoryReceiveChannel[HeartbeatSeen]) -> None:
         """Serves, and follows the model's later versions, until cancelled."""
         self._announcer = announcer
-        counted = (0, 0)
-        while True:
-            try:
-                await self._settle(announcer)
-                pause_s = ASK_AGAIN_S
-            except (SwarmError, OSError) as error:
-                self.lending.now(problem=str(error))
-                pause_s = RETRY_S
-            async with trio.open_nursery() as nursery:
-                if self._copied is not None:
-                    nursery.start_soon(watch, self._copied)
-                with trio.move_on_after(pause_s):
-                    counted = await news(seen, counted)
-                nursery.cancel_scope.cancel()
+        await keep_settled(partial(self._settle, announcer), self.lending, seen, self._watch)
+
+    async def _watch(self) -> None:
+        if self._copied is not None:
+            await watch(self._copied)
 
     async def _settle(self, announcer: Announcer) -> None:
         manifest = self._model.signed.manifest

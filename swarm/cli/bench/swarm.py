@@ -51,6 +51,7 @@ def command(
 
 def _measure(part: str, config: Any, tokens: int, runs: int, rounds: int) -> Any:
     from engine.engine import Engine, Options
+    from engine.kernels import expect_pauses
     from engine.synthetic import SyntheticSource
     from swarm.peers import bench
 
@@ -58,6 +59,8 @@ def _measure(part: str, config: Any, tokens: int, runs: int, rounds: int) -> Any
         return asdict(bench.empty_round(config, rounds))
     if part == "hedge":
         return {name: asdict(times) for name, times in bench.hedging(config, rounds, 0.05, 0.25).items()}
+    if part == "delay":
+        expect_pauses()  # as whoever joins a swarm does
     with Engine.open(SyntheticSource(config), Options("q8")) as engine:
         engine.bank.preload()
         if part == "overhead":
