@@ -66,7 +66,9 @@ def test_a_topic_is_asked_in_many_ways_and_never_as_held_out(topic: Topic) -> No
 
 def test_a_phrasing_that_a_template_shares_with_the_held_out_ones_is_drawn_again() -> None:
     assert "what are replicas good for" in TOPICS["replica"].held_out
-    topic = Topic("x", "words", "An answer.", ("answer",), (), asks=("{what are replicas good for|what else}",))
+    topic = Topic(
+        "x", "words", "An answer.", ("answer",), (), asks=("{what are replicas good for|what else}",)
+    )
     luck = random.Random(3)
     assert not any("replica" in question(topic, luck).lower() for _ in range(50))
 
