@@ -20,6 +20,10 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 QWEN = rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{REST}"
+QWEN35 = (  # marks count as letters
+    rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 LLAMA3 = rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{REST}"
 O200K = "|".join(
     (
@@ -49,8 +53,9 @@ PATTERNS: Mapping[str, Sequence[str]] = {
     "minimax-m2": (O200K,),
     "olmo": GPT2,
     "qwen2": (QWEN,),
+    "qwen35": (QWEN35,),
 }
-COMPOSED = ("qwen2", "olmo")  # their tokenizers compose characters first (NFC)
+COMPOSED = ("qwen2", "qwen35", "olmo")  # their tokenizers compose characters first (NFC)
 IGNORES_MERGES = ("gpt-4o", "llama-bpe")  # a word that is a token as a whole is not built by merges
 
 

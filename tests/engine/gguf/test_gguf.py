@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer as LibraryTokenizer
 
 from engine.checkpoint import Checkpoint, read_json
 from engine.engine import Engine, Options
@@ -159,6 +160,23 @@ def test_tokenizer_template_and_stop_tokens_are_those_of_the_checkpoint(oracle: 
     write_folder(oracle / "qwen3_moe", "Q8_0", tmp_path / "model.gguf", "qwen2")
     own = opened(oracle / "qwen3_moe", "auto")
     with DirectorySource(tmp_path) as source:
+def test_marks_are_part_of_words_where_the_model_takes_them_so() -> None:
+    def words(pre: str) -> list[str]:
+        tokens = ["x", *(chr(code) for code in range(33, 127) if chr(code) != "x")]
+        metadata = {
+            "tokenizer.ggml.model": "gpt2",
+            "tokenizer.ggml.pre": pre,
+            "tokenizer.ggml.tokens": tokens,
+            "tokenizer.ggml.merges": [],
+        }
+        library = LibraryTokenizer.from_str(tokenizer_files("model.gguf", metadata)["tokenizer.json"])
+        text = "नमस्ते q\u0301!\u0301?"
+        return [text[start:end] for _, (start, end) in library.pre_tokenizer.pre_tokenize_str(text)]
+
+    assert words("qwen35") == ["नमस्ते", " q\u0301", "!\u0301", "?"]
+    assert words("qwen2") == ["नमस", "्त", "े", " q", "\u0301!\u0301?"]
+
+
         engine = Engine.open(source)
         for text in TEXTS:
             assert engine.tokenizer.encode(text) == own.tokenizer.encode(text)
