@@ -23,13 +23,18 @@ UNIT_EPSILON = 1e-6  # inside the root that brings keys and questions to length 
 
 @dataclass(frozen=True, slots=True)
 class DeltaShape:
-    """Heads of keys (and questions) and of values, their widths, and how many values the convolution mixes."""
+    """Heads of keys (and questions) and of values, their widths, and how many values the convolution mixes.
+
+    `tiled`: value heads go through all key heads in turn (head h has key head h % key_heads), as GGUF files
+    order them; else those of one key head follow one another.
+    """
 
     key_heads: int
     heads: int
     key_dim: int
     value_dim: int
     taps: int
+    tiled: bool = False
 
     @property
     def keys(self) -> int:
@@ -71,6 +76,8 @@ class DeltaShape:
             )
             v = turned[:, 2 * self.keys :].reshape(count, self.heads, self.value_dim)
             q *= np.float32(self.key_dim**-0.5)
+            if self.tiled:
+                q, k = (np.tile(part, (1, self.heads // self.key_heads, 1)) for part in (q, k))
             outputs.append(delta_rule(q, k, v, decay[rows], beta[rows], before, after))
         return outputs[0] if len(outputs) == 1 else np.concatenate(outputs)
 
@@ -93,6 +100,14 @@ class Forgetting:
     def of(cls, bias: F32, log_rate: F32, bound: float | None = None) -> "Forgetting":
         """From `dt_bias` (heads · D) and `A_log` (heads)."""
         return cls(bias.reshape(len(log_rate), -1), exp(log_rate), bound)
+
+    @classmethod
+    def load(cls, load: Loader, name: str, heads: int) -> "Forgetting":
+        """One factor a head, from `name.dt_bias` and `name.A_log`, or A = −exp(A_log) as GGUF files have it."""
+        bias = load.vector(f"{name}.dt_bias", heads)
+        if f"{name}.A" in load:
+            return cls(bias.reshape(heads, 1), -load.vector(f"{name}.A", heads))
+        return cls.of(bias, load.vector(f"{name}.A_log", heads))
 
     def __call__(self, gate: F32) -> F32:
         """gate [N, heads · D] -> [N, heads, D]."""

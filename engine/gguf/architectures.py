@@ -6,7 +6,8 @@ change the answers. To add one, write it down in `ARCHITECTURES`; the family its
 
 What the formats' converters do to the weights is undone by `Tensors`: experts of a layer are one tensor, which is
 given as one tensor an expert; and in the architecture "llama", whose rotary embedding turns neighbouring dimensions,
-the rows of q and k are in another order (see `TensorInfo.interleaved_heads`).
+the rows of q and k are in another order (see `TensorInfo.interleaved_heads`). What they change in some architectures
+alone is told in the files named after these.
 """
 
 import re
@@ -18,6 +19,7 @@ import numpy as np
 
 from engine.config import Reader
 from engine.errors import CheckpointError, ConfigError, UnknownFamily
+from engine.gguf import qwen3_5_moe, qwen3_next
 from engine.gguf.header import Tensor
 from engine.gguf.names import (
     ATTENTION,
@@ -63,7 +65,9 @@ class Architecture:
     """One architecture: its model type, its tensors, what its metadata means beyond the common settings."""
 
     model_type: str
-    names: Mapping[str, str]  # of a layer's tensors, without "blk.N." and the suffix
+    names: Mapping[
+        str, str
+    ]  # of a layer's tensors without "blk.N.", and without the suffix where both have it
     settings: Sequence[str] = ()  # keys beyond COMMON
     extra: Callable[["Facts"], Settings] = field(default=lambda facts: {})
     gating: Sequence[str] = SOFTMAX
@@ -97,16 +101,20 @@ class Facts:
         """Refuses any other value; absence passes."""
         self.read.refuse(**{self.key(setting): values})
 
+    def shared_width(self) -> int:
+        """Rows of a shared expert, which older files say by its tensors alone."""
+        gate = self.tensors.get("blk.0.ffn_gate_shexp.weight")
+        width = {} if gate is None else {"default": gate.shape[0]}
+        return self.count("expert_shared_feed_forward_length", **width)
+
     def layers_without(self, part: str) -> list[int]:
         """The layers that have no such tensor."""
         return [layer for layer in range(self.layers) if f"blk.{layer}.{part}.weight" not in self.tensors]
 
 
 def _qwen2(facts: Facts) -> Settings:
-    shared = facts.tensors.get("blk.0.ffn_gate_shexp.weight")
-    width = {} if shared is None else {"default": shared.shape[0]}
     return {
-        "shared_expert_intermediate_size": facts.count("expert_shared_feed_forward_length", **width),
+        "shared_expert_intermediate_size": facts.shared_width(),
         "qkv_bias": "blk.0.attn_q.bias" in facts.tensors,
         "norm_topk_prob": False,
         "mlp_only_layers": facts.layers_without("ffn_gate_inp"),
@@ -186,6 +194,12 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         {**ATTENTION, **DENSE, **SPARSE, **SHARED},
         ("expert_shared_feed_forward_length",),
         _qwen2,
+    ),
+    "qwen3next": Architecture(
+        "qwen3_next", qwen3_next.NAMES, qwen3_next.SETTINGS, qwen3_next.settings, turned="part"
+    ),
+    "qwen35moe": Architecture(
+        "qwen3_5_moe", qwen3_5_moe.NAMES, qwen3_5_moe.SETTINGS, qwen3_5_moe.settings, turned="part"
     ),
     "llama": Architecture(
         "mixtral", {**ATTENTION, **MIXTRAL}, ("attention.sliding_window",), _mixtral, interleaved=True
@@ -301,7 +315,7 @@ def _rope(facts: Facts) -> Settings:
     return found
 
 
-PART = re.compile(r"blk\.(?P<layer>\d+)\.(?P<part>.+)\.(?P<suffix>weight|bias)")
+PART = re.compile(r"blk\.(?P<layer>\d+)\.(?P<whole>(?P<part>.+?)(\.(?P<suffix>weight|bias))?)")
 
 
 class Tensors:
@@ -316,8 +330,10 @@ class Tensors:
         whole, _, suffix = tensor.name.rpartition(".")
         if whole in WHOLE and suffix in ("weight", "bias"):
             return [_info(f"{WHOLE[whole]}.{suffix}", path, tensor)]
-        match = PART.fullmatch(tensor.name)
-        name = self._architecture.names.get(match["part"]) if match else None
+        match, names = PART.fullmatch(tensor.name), self._architecture.names
+        if match and match["whole"] in names:
+            return [_info(f"model.layers.{int(match['layer'])}.{names[match['whole']]}", path, tensor)]
+        name = names.get(match["part"]) if match and match["suffix"] else None
         if match is None or name is None:
             raise CheckpointError(
                 f"{path} has a tensor {tensor.name!r} that is not known in models of this architecture; "
@@ -328,8 +344,8 @@ class Tensors:
             suffix = "weight"
         if "{}" in name:
             return self._experts(f"{prefix}.{name}.{suffix}", path, tensor)
-        if match["part"] == "ffn_gate_inp_shexp" and len(tensor.shape) == 1:
-            return [_info(f"{prefix}.{name}.{suffix}", path, tensor, (1, *tensor.shape))]
+        if sides := _sides(match["part"], tensor.shape):
+            return [_info(f"{prefix}.{name}.{suffix}", path, tensor, sides)]
         turned = self._architecture.interleaved and match["part"] in ("attn_q", "attn_k")
         heads = self._config["num_key_value_heads" if match["part"] == "attn_k" else "num_attention_heads"]
         if turned and tensor.shape[0] != heads * self._config["head_dim"]:
@@ -353,6 +369,15 @@ class Tensors:
             )
             for expert in range(count)
         ]
+
+
+def _sides(part: str, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape with the sides of 1 that converters leave out, of tensors that had some."""
+    if part == "ffn_gate_inp_shexp" and len(shape) == 1:
+        return (1, *shape)
+    if part == "ssm_conv1d" and len(shape) == 2:
+        return (shape[0], 1, shape[1])
+    return None
 
 
 def _info(

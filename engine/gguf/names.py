@@ -27,6 +27,11 @@ SHARED = {
     "ffn_up_shexp": "mlp.shared_expert.up_proj",
     "ffn_down_shexp": "mlp.shared_expert.down_proj",
 }
+NEXTN = {  # of layers past the last: multi-token prediction
+    **{f"nextn.{part}": part for part in ("eh_proj", "embed_tokens", "enorm", "hnorm")},
+    "nextn.shared_head_head": "shared_head.head",
+    "nextn.shared_head_norm": "shared_head.norm",
+}
 MIXTRAL = {
     "ffn_norm": "post_attention_layernorm",
     "ffn_gate_inp": "block_sparse_moe.gate",
@@ -44,9 +49,7 @@ GLM4 = {
     "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
     "ffn_up_shexp": "mlp.shared_experts.up_proj",
     "ffn_down_shexp": "mlp.shared_experts.down_proj",
-    **{f"nextn.{part}": part for part in ("eh_proj", "embed_tokens", "enorm", "hnorm")},
-    "nextn.shared_head_head": "shared_head.head",
-    "nextn.shared_head_norm": "shared_head.norm",
+    **NEXTN,
 }
 MINIMAX = {
     **ATTENTION,

@@ -20,7 +20,8 @@ from engine.source import Source
 PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 MOST_PARTS = 999
 FIRST_BYTES = 1 << 16
-NOT_TEXT = ("mmproj",)  # what llama.cpp's files with image and sound encoders begin with
+# What llama.cpp's files with image and sound encoders, and with multi-token prediction alone, begin with:
+NOT_TEXT = ("mmproj", "mtp-")
 
 
 def presented(source: Source) -> Source:

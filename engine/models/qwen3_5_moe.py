@@ -17,7 +17,7 @@ from engine.experts import ExpertLayout, ExpertRefs, Experts, MatrixRef
 from engine.kernels import Activation, sigmoid
 from engine.layers import Norm, attend
 from engine.loader import Loader
-from engine.models import Batch, Family
+from engine.models import Batch, Family, beyond
 from engine.rotary import RopeSettings, Rotary
 from engine.router import SoftmaxRouter
 
@@ -40,6 +40,7 @@ class Config:
     experts: int
     experts_per_token: int
     epsilon: float
+    plus_one: bool  # norms multiply by 1 + weight; in GGUF files the weights are these sums
     rope: RopeSettings
     vocabulary: int
     context: int
@@ -66,6 +67,7 @@ def parse(config: Mapping[str, Any]) -> Config:
             key_dim=read.count("linear_key_head_dim", default=128),
             value_dim=read.count("linear_value_head_dim", default=128),
             taps=read.count("linear_conv_kernel_dim", default=4),
+            tiled=read.flag("linear_value_heads_tiled", default=False),
         ),
         heads=heads,
         kv_heads=read.divisor("num_key_value_heads", of=heads, default=2),
@@ -74,6 +76,7 @@ def parse(config: Mapping[str, Any]) -> Config:
         experts=read.count("num_experts", "num_local_experts", default=256),
         experts_per_token=read.count("num_experts_per_tok", default=8),
         epsilon=read.number("rms_norm_eps", default=1e-6),
+        plus_one=not read.flag("norm_weights_hold_one", default=False),
         rope=rope,
         vocabulary=read.count("vocab_size"),
         context=rope.context(context),
@@ -119,9 +122,7 @@ class DeltaNet:
         self.strength = load.linear(f"{name}.in_proj_b", d.heads, config.hidden, exact=True)
         self.decay = load.linear(f"{name}.in_proj_a", d.heads, config.hidden, exact=True)
         self.taps = load_taps(load, [f"{name}.conv1d.weight"], [d.channels], d.taps)
-        self.forget = Forgetting.of(
-            load.vector(f"{name}.dt_bias", d.heads), load.vector(f"{name}.A_log", d.heads)
-        )
+        self.forget = Forgetting.load(load, name, d.heads)
         self.norm = Norm(load.vector(f"{name}.norm", d.value_dim), config.epsilon)
         self.output = load.linear(f"{name}.out_proj", config.hidden, d.values)
 
@@ -149,8 +150,8 @@ class GatedAttention:
             c.hidden,
             bias=c.attention_bias,
         )
-        self.q_norm = Norm(load.vector(f"{name}.q_norm", c.head_dim), c.epsilon, plus_one=True)
-        self.k_norm = Norm(load.vector(f"{name}.k_norm", c.head_dim), c.epsilon, plus_one=True)
+        self.q_norm = Norm(load.vector(f"{name}.q_norm", c.head_dim), c.epsilon, plus_one=c.plus_one)
+        self.k_norm = Norm(load.vector(f"{name}.k_norm", c.head_dim), c.epsilon, plus_one=c.plus_one)
         self.output = load.linear(f"{name}.o_proj", c.hidden, q_width, bias=c.attention_bias)
 
     def new_part(self, dtype: np.dtype[np.generic]) -> KeyValue:
@@ -173,14 +174,16 @@ class Layer:
     def __init__(self, config: Config, load: Loader, name: str, index: int, rotary: Rotary) -> None:
         c = config
         self.index = index
-        self.attention_norm = Norm(load.vector(f"{name}.input_layernorm", c.hidden), c.epsilon, plus_one=True)
+        self.attention_norm = Norm(
+            load.vector(f"{name}.input_layernorm", c.hidden), c.epsilon, plus_one=c.plus_one
+        )
         self.mixer: DeltaNet | GatedAttention = (
             DeltaNet(c, load, f"{name}.linear_attn")
             if c.linear[index]
             else GatedAttention(c, load, f"{name}.self_attn", rotary)
         )
         self.feed_norm = Norm(
-            load.vector(f"{name}.post_attention_layernorm", c.hidden), c.epsilon, plus_one=True
+            load.vector(f"{name}.post_attention_layernorm", c.hidden), c.epsilon, plus_one=c.plus_one
         )
         gate = load.linear(f"{name}.mlp.gate", c.experts, c.hidden, exact=True)
         self.router = SoftmaxRouter(gate, c.experts_per_token, normalise=True)
@@ -208,7 +211,7 @@ class Qwen35Moe(Frame[Layer]):
         def layer(index: int) -> Layer:
             return Layer(config, load, f"{name}.layers.{index}", index, self.rotary)
 
-        super().__init__(config, load, layer, base=name, plus_one=True)
+        super().__init__(config, load, layer, base=name, plus_one=config.plus_one)
 
     def new_state(self) -> State:
         return State([layer.mixer.new_part(self.cache_dtype) for layer in self.layers])
@@ -224,12 +227,17 @@ class Qwen35Moe(Frame[Layer]):
         return self.head(self.norm(batch.select(x)))
 
 
+def skips(config: Config, name: str) -> bool:
+    """Multi-token prediction, in GGUF files a layer past the last, and vision."""
+    return name.startswith(("mtp.", "model.visual.", "visual.")) or beyond(name, config.layers)
+
+
 FAMILY = Family(
     "Qwen3.5-MoE",
     ("qwen3_5_moe", "qwen3_5_moe_text"),
     parse,
     experts,
     Qwen35Moe,
-    skips=lambda config, name: name.startswith(("mtp.", "model.visual.", "visual.")),
+    skips=skips,
     verified=("bf16",),
 )

@@ -14,7 +14,7 @@ from engine.decoder import FeedForward, Frame
 from engine.delta import DeltaShape, Forgetting, gated_by_silu, load_taps
 from engine.experts import ExpertLayout, ExpertRefs, Experts
 from engine.kernels import Activation, sigmoid
-from engine.layers import Norm, attend
+from engine.layers import Linear, Norm, Stack, attend
 from engine.loader import Loader
 from engine.models import Batch, Family
 from engine.rotary import RopeSettings, Rotary
@@ -41,6 +41,7 @@ class Config:
     experts_per_token: int
     normalise: bool
     epsilon: float
+    plus_one: bool  # norms multiply by 1 + weight; in GGUF files the weights are these sums
     rope: RopeSettings
     vocabulary: int
     context: int
@@ -83,6 +84,7 @@ def parse(config: Mapping[str, Any]) -> Config:
         experts_per_token=read.count("num_experts_per_tok", default=10, most=max(experts, 10)),
         normalise=read.flag("norm_topk_prob", default=True),
         epsilon=read.number("rms_norm_eps", default=1e-6),
+        plus_one=not read.flag("norm_weights_hold_one", default=False),
         rope=rope,
         vocabulary=read.count("vocab_size"),
         context=rope.context(context),
@@ -109,16 +111,20 @@ def experts(config: Config) -> ExpertLayout:
 
 class DeltaNet:
     """Linear attention: what the projections give is ordered by key head, each with its questions, keys,
-    values and output gates; likewise the write strengths and the decays."""
+    values and output gates; likewise the write strengths and the decays. GGUF files have the questions, keys and
+    values of all heads, one kind after the other, and the gates, apart."""
 
     def __init__(self, config: Config, load: Loader, name: str) -> None:
         d = self.shape = config.delta
-        self.qkvz = load.linear(f"{name}.in_proj_qkvz", d.channels + d.values, config.hidden)
+        apart = [f"{name}.in_proj_{part}" for part in ("qkv", "z")]  # in GGUF files; not by key head
+        self.qkvz: Linear | Stack = (
+            load.stack(apart, [d.channels, d.values], config.hidden)
+            if f"{apart[0]}.weight" in load
+            else load.linear(f"{name}.in_proj_qkvz", d.channels + d.values, config.hidden)
+        )
         self.ba = load.linear(f"{name}.in_proj_ba", 2 * d.heads, config.hidden, exact=True)
         self.taps = load_taps(load, [f"{name}.conv1d.weight"], [d.channels], d.taps)
-        self.forget = Forgetting.of(
-            load.vector(f"{name}.dt_bias", d.heads), load.vector(f"{name}.A_log", d.heads)
-        )
+        self.forget = Forgetting.load(load, name, d.heads)
         self.norm = Norm(load.vector(f"{name}.norm", d.value_dim), config.epsilon)
         self.output = load.linear(f"{name}.out_proj", config.hidden, d.values)
 
@@ -128,13 +134,10 @@ class DeltaNet:
 
     def __call__(self, x: F32, batch: Batch, parts: list[Any], angles: tuple[F32, F32]) -> F32:
         d, count = self.shape, len(x)
-        shared = d.heads // d.key_heads
-        grouped = self.qkvz(x).reshape(count, d.key_heads, -1)
-        ends = np.cumsum([d.key_dim, d.key_dim, shared * d.value_dim])
-        q, k, v, z = (part.reshape(count, -1) for part in np.split(grouped, ends, 2))
+        mixed, z = self._project(x)
         strength, decay = np.split(self.ba(x).reshape(count, d.key_heads, -1), 2, 2)
         seen = d.seen(
-            np.concatenate([q, k, v], 1),
+            mixed,
             self.taps,
             self.forget(decay.reshape(count, -1)),
             sigmoid(strength.reshape(count, -1)),
@@ -142,6 +145,17 @@ class DeltaNet:
             parts,
         )
         return self.output(gated_by_silu(self.norm, seen, z.reshape(seen.shape)))
+
+    def _project(self, x: F32) -> tuple[F32, F32]:
+        """What the convolution mixes [N, channels], and the output gates [N, values]."""
+        d, count = self.shape, len(x)
+        if isinstance(self.qkvz, Stack):
+            mixed, z = self.qkvz(x)
+            return mixed, z
+        grouped = self.qkvz(x).reshape(count, d.key_heads, -1)
+        ends = np.cumsum([d.key_dim, d.key_dim, d.heads // d.key_heads * d.value_dim])
+        q, k, v, z = (part.reshape(count, -1) for part in np.split(grouped, ends, 2))
+        return np.concatenate([q, k, v], 1), z
 
 
 class GatedAttention:
@@ -157,8 +171,8 @@ class GatedAttention:
             c.hidden,
             bias=c.attention_bias,
         )
-        self.q_norm = Norm(load.vector(f"{name}.q_norm", c.head_dim), c.epsilon, plus_one=True)
-        self.k_norm = Norm(load.vector(f"{name}.k_norm", c.head_dim), c.epsilon, plus_one=True)
+        self.q_norm = Norm(load.vector(f"{name}.q_norm", c.head_dim), c.epsilon, plus_one=c.plus_one)
+        self.k_norm = Norm(load.vector(f"{name}.k_norm", c.head_dim), c.epsilon, plus_one=c.plus_one)
         self.output = load.linear(f"{name}.o_proj", c.hidden, q_width, bias=c.attention_bias)
 
     def new_part(self, dtype: np.dtype[np.generic]) -> KeyValue:
@@ -181,14 +195,16 @@ class Layer(FeedForward):
     def __init__(self, config: Config, load: Loader, index: int, rotary: Rotary) -> None:
         name, c = f"model.layers.{index}", config
         self.index = index
-        self.attention_norm = Norm(load.vector(f"{name}.input_layernorm", c.hidden), c.epsilon, plus_one=True)
+        self.attention_norm = Norm(
+            load.vector(f"{name}.input_layernorm", c.hidden), c.epsilon, plus_one=c.plus_one
+        )
         self.mixer: DeltaNet | GatedAttention = (
             DeltaNet(c, load, f"{name}.linear_attn")
             if c.linear[index]
             else GatedAttention(c, load, f"{name}.self_attn", rotary)
         )
         self.feed_norm = Norm(
-            load.vector(f"{name}.post_attention_layernorm", c.hidden), c.epsilon, plus_one=True
+            load.vector(f"{name}.post_attention_layernorm", c.hidden), c.epsilon, plus_one=c.plus_one
         )
         if index in c.sparse_layers:
             gate = load.linear(f"{name}.mlp.gate", c.experts, c.hidden, exact=True)
@@ -209,7 +225,9 @@ class Layer(FeedForward):
 class Qwen3Next(Frame[Layer]):
     def __init__(self, config: Config, load: Loader) -> None:
         self.rotary = Rotary.of(config.rope, config.head_dim, config.rope.partial)
-        super().__init__(config, load, lambda index: Layer(config, load, index, self.rotary), plus_one=True)
+        super().__init__(
+            config, load, lambda index: Layer(config, load, index, self.rotary), plus_one=config.plus_one
+        )
 
     def new_state(self) -> State:
         return State([layer.mixer.new_part(self.cache_dtype) for layer in self.layers])

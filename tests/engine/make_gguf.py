@@ -28,8 +28,9 @@ HERE = Path(__file__).parent / "gguf"
 FORMATS = ("F32", "F16", "Q8_0", "Q4_0")
 FOLDERS = (
     "olmoe", "qwen3_moe", "qwen3_moe-yarn", "qwen2_moe", "mixtral", "gpt_oss-mxfp4", "glm4_moe", "glm4_moe-air",
-    "minimax_m2", "deepseek_v3",
+    "minimax_m2", "deepseek_v3", "qwen3_next", "qwen3_5_moe",
 )  # fmt: skip
+ALL_FORMATS = ("olmoe", "qwen3_moe", "qwen3_next", "qwen3_5_moe")
 POSITIONS = 5
 # llama.cpp rounds the bounds of yarn's ramp, which gpt-oss is trained without: so none here.
 CHANGES: dict[str, dict[str, Any]] = {"gpt_oss-mxfp4": {"sliding_window": 8, "rope_scaling": None}}
@@ -113,7 +114,7 @@ def main(oracle: Path, names: Sequence[str]) -> None:
         prompt = load_file(oracle / name / "golden.safetensors")["prompt"].tolist()
         positions = np.linspace(0, len(prompt) - 1, POSITIONS).round().astype(np.int32)
         arrays: dict[str, Array] = {"prompt": np.array(prompt, np.int32), "positions": positions}
-        for kind in FORMATS if name in ("olmoe", "qwen3_moe") else ("F32", "Q8_0"):
+        for kind in FORMATS if name in ALL_FORMATS else ("F32", "Q8_0"):
             with tempfile.TemporaryDirectory() as directory:
                 path = Path(directory) / "model.gguf"
                 decoded(oracle / name, kind, path)

@@ -57,7 +57,7 @@ CLOSE = 1e-4
             "glm4_moe-air",
             "minimax_m2",
         ),
-        *("deepseek_v3", "deepseek_v3-plain"),
+        *("deepseek_v3", "deepseek_v3-plain", "qwen3_next", "qwen3_5_moe"),
     ],
 )
 def test_a_file_of_f32_gives_the_answers_of_the_reference(oracle: Path, tmp_path: Path, name: str) -> None:
@@ -73,7 +73,11 @@ def test_a_file_of_f32_gives_the_answers_of_the_reference(oracle: Path, tmp_path
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        *((name, kind) for name in ("olmoe", "qwen3_moe") for kind in ("F32", "F16", "Q8_0", "Q4_0")),
+        *(
+            (name, kind)
+            for name in ("olmoe", "qwen3_moe", "qwen3_next", "qwen3_5_moe")
+            for kind in ("F32", "F16", "Q8_0", "Q4_0")
+        ),
         *((name, kind) for name in ("qwen3_moe-yarn", "qwen2_moe", "mixtral") for kind in ("F32", "Q8_0")),
         *(
             (name, kind)
@@ -156,10 +160,6 @@ def test_tokens_are_those_of_llama_cpp(oracle: Path, words: str) -> None:
             assert tokenizer.decode(ids) == text
 
 
-def test_tokenizer_template_and_stop_tokens_are_those_of_the_checkpoint(oracle: Path, tmp_path: Path) -> None:
-    write_folder(oracle / "qwen3_moe", "Q8_0", tmp_path / "model.gguf", "qwen2")
-    own = opened(oracle / "qwen3_moe", "auto")
-    with DirectorySource(tmp_path) as source:
 def test_marks_are_part_of_words_where_the_model_takes_them_so() -> None:
     def words(pre: str) -> list[str]:
         tokens = ["x", *(chr(code) for code in range(33, 127) if chr(code) != "x")]
@@ -177,6 +177,10 @@ def test_marks_are_part_of_words_where_the_model_takes_them_so() -> None:
     assert words("qwen2") == ["नमस", "्त", "े", " q", "\u0301!\u0301?"]
 
 
+def test_tokenizer_template_and_stop_tokens_are_those_of_the_checkpoint(oracle: Path, tmp_path: Path) -> None:
+    write_folder(oracle / "qwen3_moe", "Q8_0", tmp_path / "model.gguf", "qwen2")
+    own = opened(oracle / "qwen3_moe", "auto")
+    with DirectorySource(tmp_path) as source:
         engine = Engine.open(source)
         for text in TEXTS:
             assert engine.tokenizer.encode(text) == own.tokenizer.encode(text)
@@ -185,12 +189,13 @@ def test_marks_are_part_of_words_where_the_model_takes_them_so() -> None:
         assert engine.stop_ids == own.stop_ids
 
 
+@pytest.mark.parametrize("folder", ["qwen3_moe", "qwen3_next", "qwen3_5_moe"])
 @pytest.mark.parametrize(("kind", "stored", "blocks"), [("Q8_0", "q8", Q8Blocks), ("Q4_0", "q4", Q4Blocks)])
 def test_blocks_of_experts_are_taken_as_they_are(
-    oracle: Path, tmp_path: Path, kind: str, stored: str, blocks: type[Q8Blocks]
+    oracle: Path, tmp_path: Path, folder: str, kind: str, stored: str, blocks: type[Q8Blocks]
 ) -> None:
-    write_folder(oracle / "qwen3_moe", kind, tmp_path / "model.gguf")
-    held = tensors_of(oracle / "qwen3_moe", kind)["blk.1.ffn_up_exps.weight"][2]
+    write_folder(oracle / folder, kind, tmp_path / "model.gguf")
+    held = tensors_of(oracle / folder, kind)["blk.1.ffn_up_exps.weight"][2]
     with DirectorySource(tmp_path) as source:
         checkpoint = Checkpoint.open(source)
         name = "model.layers.1.mlp.experts.3.up_proj"
@@ -226,10 +231,11 @@ def parts(folder: Path, directory: Path) -> list[Path]:
     return files
 
 
-def test_a_file_in_parts_is_one_model_by_any_of_its_parts(oracle: Path, tmp_path: Path) -> None:
-    files = parts(oracle / "olmoe", tmp_path)
+@pytest.mark.parametrize("name", ["olmoe", "qwen3_next", "qwen3_5_moe"])
+def test_a_file_in_parts_is_one_model_by_any_of_its_parts(oracle: Path, tmp_path: Path, name: str) -> None:
+    files = parts(oracle / name, tmp_path)
     (tmp_path / "other.gguf").write_bytes(b"GGUF")
-    write_folder(oracle / "olmoe", "F16", tmp_path / "single.gguf")
+    write_folder(oracle / name, "F16", tmp_path / "single.gguf")
     with DirectorySource(files[1]) as source, DirectorySource(tmp_path / "single.gguf") as single:
         assert sorted(source.files()) == [path.name for path in files]
         split, whole = Checkpoint.open(source), Checkpoint.open(single)

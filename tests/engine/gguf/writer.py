@@ -15,6 +15,7 @@ import numpy as np
 
 from engine.arrays import F32
 from engine.checkpoint import Checkpoint
+from engine.config import text_part
 from engine.formats import Groups, f32_to_bf16, round_q4, round_q8
 from engine.gguf.architectures import ARCHITECTURES
 from engine.gguf.header import BOOLEAN, KINDS, STRING
@@ -22,6 +23,7 @@ from engine.gguf.names import WHOLE
 from engine.models import family_of
 from engine.source import DirectorySource
 from engine.weights import Shelf
+from tests.engine.gguf import delta_net
 
 NUMBERS = {kind.name: number for number, kind in KINDS.items()}
 BY_MODEL_TYPE = {found.model_type: name for name, found in ARCHITECTURES.items()}
@@ -104,21 +106,22 @@ def _blocks(groups: Groups) -> bytes:
 def metadata_of(config: Mapping[str, Any], tokenizer: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The metadata of a configuration."""
     name = BY_MODEL_TYPE[config["model_type"]]
+    config = text_part(config)
     heads = config["num_attention_heads"]
-    expert = config.get("moe_intermediate_size", config["intermediate_size"])
+    inner = config.get("intermediate_size", 0)
     dim = config.get("head_dim") or config["hidden_size"] // heads
     found: dict[str, Any] = {
         "block_count": config["num_hidden_layers"],
         "context_length": config["max_position_embeddings"],
         "embedding_length": config["hidden_size"],
-        "feed_forward_length": config["intermediate_size"],
-        "expert_feed_forward_length": expert,
+        "feed_forward_length": inner,
+        "expert_feed_forward_length": config.get("moe_intermediate_size", inner),
         "attention.head_count": heads,
         "attention.head_count_kv": config["num_key_value_heads"],
         "attention.key_length": dim,
         "attention.value_length": dim,
         "attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
-        "rope.freq_base": float(config["rope_theta"]),
+        "rope.freq_base": float((config.get("rope_parameters") or config)["rope_theta"]),
         "rope.dimension_count": dim,
         "expert_count": config.get("num_experts") or config.get("num_local_experts", 0),
         "expert_used_count": config["num_experts_per_tok"],
@@ -126,6 +129,8 @@ def metadata_of(config: Mapping[str, Any], tokenizer: Mapping[str, Any] | None =
     }
     if shared := config.get("shared_expert_intermediate_size"):
         found["expert_shared_feed_forward_length"] = shared
+    if name in delta_net.ARCHITECTURES:
+        found |= delta_net.metadata(config, name)
     if name == "gpt-oss":
         found["attention.sliding_window"] = config["sliding_window"]
     if name in ("glm4moe", "minimax-m2", "deepseek2"):
@@ -212,6 +217,11 @@ def tensors_of(folder: Path, kind: str) -> dict[str, tuple[str, tuple[int, ...],
     parsed = family.parse(config)
     layout = family.experts(parsed)
     names = {**ARCHITECTURES[name].names, **WHOLE}
+    if name in delta_net.ARCHITECTURES:
+        return {
+            ours: encoded(values, "F32" if values.ndim == 1 or delta_net.EXACT.search(ours) else kind)
+            for ours, values in delta_net.converted(checkpoint, name, names).items()
+        }
     back = {hf: ours for ours, hf in names.items() if (name, ours) not in OTHERWISE}
     found: dict[str, tuple[str, tuple[int, ...], bytes]] = {}
     for tensor in checkpoint.tensors:
