@@ -97,17 +97,14 @@ class Forgetting:
     bound: float | None = None
 
     @classmethod
-    def of(cls, bias: F32, log_rate: F32, bound: float | None = None) -> "Forgetting":
-        """From `dt_bias` (heads · D) and `A_log` (heads)."""
-        return cls(bias.reshape(len(log_rate), -1), exp(log_rate), bound)
-
-    @classmethod
-    def load(cls, load: Loader, name: str, heads: int) -> "Forgetting":
-        """One factor a head, from `name.dt_bias` and `name.A_log`, or A = −exp(A_log) as GGUF files have it."""
-        bias = load.vector(f"{name}.dt_bias", heads)
+    def load(
+        cls, load: Loader, name: str, heads: int, width: int = 1, bound: float | None = None
+    ) -> "Forgetting":
+        """`width` factors a head, from `name.dt_bias` and `name.A_log`, or A = −exp(A_log) as GGUF files have it."""
+        bias = load.vector(f"{name}.dt_bias", heads * width).reshape(heads, width)
         if f"{name}.A" in load:
-            return cls(bias.reshape(heads, 1), -load.vector(f"{name}.A", heads))
-        return cls.of(bias, load.vector(f"{name}.A_log", heads))
+            return cls(bias, -load.filled_up(f"{name}.A", heads), bound)
+        return cls(bias, exp(load.filled_up(f"{name}.A_log", heads)), bound)
 
     def __call__(self, gate: F32) -> F32:
         """gate [N, heads · D] -> [N, heads, D]."""
@@ -153,8 +150,7 @@ class KimiDelta:
         self.strength = load.linear(f"{name}.b_proj", shape.heads, hidden, exact=True)
         self.fade_in = load.linear(f"{name}.f_a_proj", rank, hidden, exact=True)
         self.fade_out = load.linear(f"{name}.f_b_proj", width, rank, exact=True)
-        bias, rate = load.vector(f"{name}.dt_bias", width), load.filled_up(f"{name}.A_log", shape.heads)
-        self.forget = Forgetting.of(bias, rate, bound)
+        self.forget = Forgetting.load(load, name, shape.heads, shape.value_dim, bound)
         if full_rank:
             self.gates = [load.linear(f"{name}.g_proj", width, hidden)]
         else:

@@ -13,13 +13,24 @@ alone is told in the files named after these.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from engine.config import Reader
 from engine.errors import CheckpointError, ConfigError, UnknownFamily
-from engine.gguf import qwen3_5_moe, qwen3_next
+from engine.gguf import (
+    deepseek_v3,
+    deepseek_v4,
+    glm5_next,
+    glm_moe_dsa,
+    hy_v3,
+    kimi_k3,
+    kimi_linear,
+    qwen3_5_moe,
+    qwen3_next,
+)
 from engine.gguf.header import Tensor
 from engine.gguf.names import (
     ATTENTION,
@@ -34,6 +45,7 @@ from engine.gguf.names import (
     SPARSE,
     WHOLE,
 )
+from engine.gguf.rope import rotary, share
 from engine.safetensors import TensorInfo
 
 # Settings read for every architecture, and settings that say nothing of the answers.
@@ -46,15 +58,7 @@ COMMON = (
     "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scaling.finetuned", "vocab_size",
     "attention.causal",
 )  # fmt: skip
-ROUTING = (
-    "leading_dense_block_count", "expert_shared_count", "expert_group_count", "expert_group_used_count",
-    "expert_shared_feed_forward_length",
-)  # fmt: skip
-LATENT = (
-    "attention.q_lora_rank", "attention.kv_lora_rank", "attention.key_length_mla", "attention.value_length_mla",
-    "rope.scaling.yarn_log_multiplier",
-)  # fmt: skip
-GATING = {"softmax": 1, "sigmoid": 2, "softmax of the chosen": 3}
+GATING = {"softmax": 1, "sigmoid": 2, "softmax of the chosen": 3, "sqrtsoftplus": 4}
 SOFTMAX, SIGMOID = ("softmax",), ("sigmoid",)
 
 Settings = Mapping[str, Any]
@@ -74,6 +78,8 @@ class Architecture:
     interleaved: bool = False  # rows of q and k are in the order of llama.cpp's rotary embedding
     turned: str = "whole"  # heads are turned as a whole, in "part", or are the heads of "latent" attention
     scaled: bool = False  # the weights of experts are multiplied by expert_weights_scale
+    outside: Mapping[str, str] = field(default_factory=lambda: WHOLE)  # names of tensors outside of layers
+    prefix: str = "model.layers"  # before a layer's number
 
 
 class Facts:
@@ -107,6 +113,19 @@ class Facts:
         width = {} if gate is None else {"default": gate.shape[0]}
         return self.count("expert_shared_feed_forward_length", **width)
 
+    def by_layer(self, setting: str) -> list[Any]:
+        """Numbers or truth values, one a layer; what the list has for further layers is left out. ConfigError."""
+        value = self.read.values.get(self.key(setting))
+        if not isinstance(value, np.ndarray) or len(value) < self.layers:
+            raise ConfigError(
+                f"{self.read.where}: {self.key(setting)} is no list with an entry for each of {self.layers} layers"
+            )
+        return list(value[: self.layers].tolist())
+
+    def anywhere(self, part: str) -> bool:
+        """Whether any layer has such a tensor."""
+        return len(self.layers_without(part)) < self.layers
+
     def layers_without(self, part: str) -> list[int]:
         """The layers that have no such tensor."""
         return [layer for layer in range(self.layers) if f"blk.{layer}.{part}.weight" not in self.tensors]
@@ -139,23 +158,9 @@ def _gpt_oss(facts: Facts) -> Settings:
     return {"sliding_window": facts.count("attention.sliding_window"), "attention_bias": True}
 
 
-def _routing(facts: Facts) -> Settings:
-    """What the routers of GLM-4.5 and DeepSeek-V3 have in common."""
-    read = facts.read
-    return {
-        "first_k_dense_replace": facts.count("leading_dense_block_count", default=0, least=0),
-        "n_routed_experts": facts.count("expert_count"),
-        "n_shared_experts": facts.count("expert_shared_count", default=0, least=0),
-        "n_group": facts.count("expert_group_count", default=1),
-        "topk_group": facts.count("expert_group_used_count", default=1),
-        "norm_topk_prob": read.flag(facts.key("expert_weights_norm"), default=False),
-        "routed_scaling_factor": read.number(facts.key("expert_weights_scale"), default=0.0) or 1.0,
-    }
-
-
 def _glm4(facts: Facts) -> Settings:
     return {
-        **_routing(facts),
+        **deepseek_v3.routing(facts),
         "attention_bias": "blk.0.attn_q.bias" in facts.tensors,
         "use_qk_norm": "blk.0.attn_q_norm.weight" in facts.tensors,
     }
@@ -166,23 +171,7 @@ def _minimax(facts: Facts) -> Settings:
     return {}
 
 
-def _deepseek(facts: Facts) -> Settings:
-    if not facts.has("expert_gating_func"):
-        raise ConfigError(
-            f"{facts.read.where} does not say {facts.key('expert_gating_func')}, as files of DeepSeek-V2 do not; "
-            "of its kind only DeepSeek-V3 and what is built like it is known"
-        )
-    rope = facts.count("rope.dimension_count")
-    wide = "_mla" if facts.has("attention.key_length_mla") else ""
-    return {
-        **_routing(facts),
-        "q_lora_rank": facts.count("attention.q_lora_rank") if facts.has("attention.q_lora_rank") else None,
-        "kv_lora_rank": facts.count("attention.kv_lora_rank"),
-        "qk_rope_head_dim": rope,
-        "qk_nope_head_dim": facts.count(f"attention.key_length{wide}", least=rope + 1) - rope,
-        "v_head_dim": facts.count(f"attention.value_length{wide}"),
-    }
-
+LATENT = partial(Architecture, gating=SIGMOID, turned="latent", scaled=True)
 
 ARCHITECTURES: Mapping[str, Architecture] = {
     "olmoe": Architecture(
@@ -212,12 +201,34 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         ("softmax", "softmax of the chosen"),
     ),
     "glm4moe": Architecture(
-        "glm4_moe", GLM4, (*ROUTING, "nextn_predict_layers"), _glm4, SIGMOID, turned="part", scaled=True
+        "glm4_moe", GLM4, deepseek_v3.ROUTING, _glm4, SIGMOID, turned="part", scaled=True
     ),
     "minimax-m2": Architecture("minimax_m2", MINIMAX, (), _minimax, SIGMOID, turned="part"),
-    "deepseek2": Architecture(
-        "deepseek_v3", DEEPSEEK, (*ROUTING, *LATENT), _deepseek, SIGMOID, turned="latent", scaled=True
+    "deepseek2": LATENT("deepseek_v3", DEEPSEEK, deepseek_v3.SETTINGS, deepseek_v3.settings),
+    "kimi-linear": LATENT("kimi_linear", kimi_linear.NAMES, kimi_linear.SETTINGS, kimi_linear.settings),
+    "kimi-k3": LATENT("kimi_k3", kimi_k3.NAMES, kimi_k3.SETTINGS, kimi_k3.settings, outside=kimi_k3.OUTSIDE),
+    "glm5-next": LATENT(
+        "glm5_next",
+        glm5_next.NAMES,
+        glm5_next.SETTINGS,
+        glm5_next.settings,
+        outside=glm5_next.OUTSIDE,
+        prefix=f"{glm5_next.PREFIX}.layers",
     ),
+    "glm-dsa": LATENT("glm_moe_dsa", glm_moe_dsa.NAMES, glm_moe_dsa.SETTINGS, glm_moe_dsa.settings),
+    "deepseek32": LATENT("deepseek_v32", glm_moe_dsa.NAMES, glm_moe_dsa.SETTINGS, glm_moe_dsa.settings),
+    "deepseek4": Architecture(
+        "deepseek_v4",
+        deepseek_v4.NAMES,
+        deepseek_v4.SETTINGS,
+        deepseek_v4.settings,
+        ("sqrtsoftplus",),
+        turned="part",
+        scaled=True,
+        outside=deepseek_v4.OUTSIDE,
+        prefix="layers",
+    ),
+    "hy_v3": Architecture("hy_v3", hy_v3.NAMES, hy_v3.SETTINGS, hy_v3.settings, SIGMOID, scaled=True),
 }
 
 
@@ -252,7 +263,8 @@ def config_of(path: str, metadata: Mapping[str, Any], tensors: Mapping[str, Tens
     facts.require("attention.causal", True)
     heads, hidden = facts.count("attention.head_count"), facts.count("embedding_length")
     dim = facts.count("attention.key_length", default=max(1, hidden // heads))
-    if architecture.turned != "latent":
+    latent = architecture.turned == "latent"
+    if not latent:
         facts.require("attention.value_length", dim)
     if architecture.turned == "whole":
         facts.require("rope.dimension_count", dim)
@@ -272,7 +284,7 @@ def config_of(path: str, metadata: Mapping[str, Any], tensors: Mapping[str, Tens
         "moe_intermediate_size": expert,
         "num_hidden_layers": facts.layers,
         "num_attention_heads": heads,
-        "num_key_value_heads": facts.count("attention.head_count_kv", default=heads),
+        "num_key_value_heads": heads if latent else facts.count("attention.head_count_kv", default=heads),
         "head_dim": dim,
         "num_experts": facts.count("expert_count"),
         "num_local_experts": facts.count("expert_count"),
@@ -282,37 +294,9 @@ def config_of(path: str, metadata: Mapping[str, Any], tensors: Mapping[str, Tens
         "vocab_size": embedding.shape[0],
         "tie_word_embeddings": "output.weight" not in tensors,
         "attention_bias": "blk.0.attn_output.bias" in tensors,
-        "rope_parameters": {**_rope(facts), **_share(facts, architecture, dim)},
+        "rope_parameters": {**rotary(facts), **(share(facts, dim) if architecture.turned == "part" else {})},
         **extra,
     }
-
-
-def _share(facts: Facts, architecture: Architecture, dim: int) -> Settings:
-    if architecture.turned != "part":
-        return {}
-    return {"partial_rotary_factor": facts.count("rope.dimension_count", default=dim, most=dim) / dim}
-
-
-def _rope(facts: Facts) -> Settings:
-    read = facts.read
-    found: dict[str, Any] = {"rope_theta": read.number(facts.key("rope.freq_base"), default=10000.0)}
-    kind = read.text(facts.key("rope.scaling.type"), default="none")
-    if kind == "none":
-        return {**found, "rope_type": "default"}
-    if kind not in ("linear", "yarn"):
-        raise ConfigError(f"{read.where} asks for rotary scaling of the type {kind!r}, which is not known")
-    facts.require("rope.scaling.attn_factor", 1.0)
-    found |= {"rope_type": kind, "factor": read.number(facts.key("rope.scaling.factor"))}
-    if kind == "yarn":
-        found["original_max_position_embeddings"] = facts.count("rope.scaling.original_context_length")
-        found["truncate"] = facts.name != "gpt-oss"  # as its configuration says, and no file does
-        stretch = read.number(facts.key("rope.scaling.yarn_log_multiplier"), default=0.0)
-        if stretch:  # written as a tenth of what both mscale keys of the configuration are
-            found["mscale"] = found["mscale_all_dim"] = float(np.float32(stretch) / np.float32(0.1))
-        for beta in ("beta_fast", "beta_slow"):
-            value = read.number(facts.key(f"rope.scaling.yarn_{beta}"), default=None)
-            found |= {} if value is None else {beta: value}
-    return found
 
 
 PART = re.compile(r"blk\.(?P<layer>\d+)\.(?P<whole>(?P<part>.+?)(\.(?P<suffix>weight|bias))?)")
@@ -328,18 +312,22 @@ class Tensors:
     def named(self, path: str, tensor: Tensor) -> list[TensorInfo]:
         """A tensor of the file `path` as the family knows it; one an expert if it holds many."""
         whole, _, suffix = tensor.name.rpartition(".")
-        if whole in WHOLE and suffix in ("weight", "bias"):
-            return [_info(f"{WHOLE[whole]}.{suffix}", path, tensor)]
-        match, names = PART.fullmatch(tensor.name), self._architecture.names
+        outside, names = self._architecture.outside, self._architecture.names
+        if tensor.name in outside:
+            return [_info(outside[tensor.name], path, tensor)]
+        if whole in outside and suffix in ("weight", "bias"):
+            return [_info(f"{outside[whole]}.{suffix}", path, tensor)]
+        match = PART.fullmatch(tensor.name)
+        prefix = f"{self._architecture.prefix}.{int(match['layer'])}" if match else ""
         if match and match["whole"] in names:
-            return [_info(f"model.layers.{int(match['layer'])}.{names[match['whole']]}", path, tensor)]
+            return [_info(f"{prefix}.{names[match['whole']]}", path, tensor)]
         name = names.get(match["part"]) if match and match["suffix"] else None
         if match is None or name is None:
             raise CheckpointError(
                 f"{path} has a tensor {tensor.name!r} that is not known in models of this architecture; "
                 "ignoring it could give wrong answers"
             )
-        prefix, suffix = f"model.layers.{int(match['layer'])}", match["suffix"]
+        suffix = match["suffix"]
         if match["part"] == "exp_probs_b":  # the bias is all there is of it
             suffix = "weight"
         if "{}" in name:
@@ -372,11 +360,13 @@ class Tensors:
 
 
 def _sides(part: str, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The shape with the sides of 1 that converters leave out, of tensors that had some."""
+    """The shape with the sides of 1 that checkpoints have, of tensors that come with more or fewer of them."""
     if part == "ffn_gate_inp_shexp" and len(shape) == 1:
         return (1, *shape)
     if part == "ssm_conv1d" and len(shape) == 2:
         return (shape[0], 1, shape[1])
+    if part.startswith("ssm_conv1d_") and len(shape) == 4 and shape[0] == 1:
+        return shape[1:]
     return None
 
 

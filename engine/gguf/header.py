@@ -51,11 +51,13 @@ KINDS: Mapping[int, Kind] = {
     30: Kind("BF16", 1, 2),
     39: Kind("MXFP4", 32, 17),
 }
+TABLES: Mapping[int, Kind] = {26: Kind("I32", 1, 4)}
+"""Of numbers that are no weights, such as which experts a token goes to."""
 # What other files hold, so that it can be refused by name.
 OTHER_KINDS: Mapping[int, str] = {
     3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K",
     15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S",
-    23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0",
+    23: "IQ4_XS", 24: "I8", 25: "I16", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0",
     40: "NVFP4",
 }  # fmt: skip
 
@@ -139,8 +141,9 @@ def _place(
     read: "_Bytes", described: Sequence[tuple[str, tuple[int, ...], int, int]], alignment: int
 ) -> tuple[Tensor, ...]:
     """The tensors in the order of their bytes; checks that these neither overlap, nor leave gaps, nor miss."""
+    known = {**KINDS, **TABLES}
     refused = sorted(
-        {OTHER_KINDS.get(kind, f"type {kind}") for _, _, kind, _ in described if kind not in KINDS}
+        {OTHER_KINDS.get(kind, f"type {kind}") for _, _, kind, _ in described if kind not in known}
     )
     if refused:
         raise CheckpointError(
@@ -150,7 +153,7 @@ def _place(
     end = base = -(-read.position // alignment) * alignment
     tensors: dict[str, Tensor] = {}
     for name, shape, number, offset in sorted(described, key=lambda entry: entry[3]):
-        kind, blocks = KINDS[number], 1
+        kind, blocks = known[number], 1
         for side in shape:
             blocks *= side
         if shape[-1] % kind.values or blocks > read.size * 32 or name in tensors:

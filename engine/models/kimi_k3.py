@@ -139,11 +139,17 @@ def experts(config: Config) -> ExpertLayout:
 
 class Depth:
     """Attention over depth (arXiv 2603.15031): a softmax over what earlier blocks of layers summed up to, and
-    the block under way, says in what proportion they are mixed. Scores see the entries normed; the mix not."""
+    the block under way, says in what proportion they are mixed. Scores see the entries normed; the mix not.
+
+    GGUF files have the norm's weights and the projection as their product."""
 
     def __init__(self, config: Config, load: Loader, name: str) -> None:
-        self.norm = Norm(load.vector(f"{name}_norm", config.hidden), config.epsilon)
-        self.score: Linear = load.linear(f"{name}_proj", 1, config.hidden, exact=True)
+        if f"{name}_score.weight" in load:
+            self.norm = Norm(np.ones(config.hidden, np.float32), config.epsilon)
+            self.score: Linear = load.folded(load.vector(f"{name}_score", config.hidden)[None], exact=True)
+        else:
+            self.norm = Norm(load.vector(f"{name}_norm", config.hidden), config.epsilon)
+            self.score = load.linear(f"{name}_proj", 1, config.hidden, exact=True)
 
     def __call__(self, blocks: list[F32], running: F32) -> F32:
         """Entries [N, hidden], the first one oldest -> [N, hidden]."""

@@ -1,8 +1,8 @@
 """Makes the reference answers in tests/engine/gguf: what llama.cpp says of the files that `writer` makes.
 
-    python -m tests.engine.make_gguf REFERENCE_FOLDERS [FOLDER …]
+    python -m tests.engine.make_gguf REFERENCE_FOLDERS [NAME …]
 
-Needs llama-cpp-python and gguf, which the tests do not. A file FOLDER.npz has, for each format, the logits of
+Needs llama-cpp-python and gguf, which the tests do not. A file NAME.npz has, for each format, the logits of
 llama.cpp at `positions` of the folder's prompt; words.npz the ids that it makes of `TEXTS` with each way to cut words.
 llama.cpp rounds activations when weights are blocks; to have the answers of the weights alone, the tensors are decoded
 by the package gguf first and given to it in f32, with keys and values in f32 too.
@@ -22,18 +22,20 @@ from safetensors.numpy import load_file
 
 from engine.arrays import F32, Array
 from engine.gguf.tokenizer import PATTERNS
+from tests.engine.gguf.converters import CHANGES, FOLDER
 from tests.engine.gguf.writer import config_of, gguf_bytes, metadata_of, write_folder
 
 HERE = Path(__file__).parent / "gguf"
 FORMATS = ("F32", "F16", "Q8_0", "Q4_0")
 FOLDERS = (
     "olmoe", "qwen3_moe", "qwen3_moe-yarn", "qwen2_moe", "mixtral", "gpt_oss-mxfp4", "glm4_moe", "glm4_moe-air",
-    "minimax_m2", "deepseek_v3", "qwen3_next", "qwen3_5_moe",
+    "minimax_m2", "deepseek_v3", "qwen3_next", "qwen3_5_moe", "kimi_linear", "glm_moe_dsa", "deepseek_v32",
+    "deepseek_v4", "hy_v3", "kimi_k3", "glm5_next",
 )  # fmt: skip
-ALL_FORMATS = ("olmoe", "qwen3_moe", "qwen3_next", "qwen3_5_moe")
+ALL_FORMATS = (
+    "olmoe", "qwen3_moe", "qwen3_next", "qwen3_5_moe", "kimi_linear", "glm_moe_dsa", "deepseek_v4",
+)  # fmt: skip
 POSITIONS = 5
-# llama.cpp rounds the bounds of yarn's ramp, which gpt-oss is trained without: so none here.
-CHANGES: dict[str, dict[str, Any]] = {"gpt_oss-mxfp4": {"sliding_window": 8, "rope_scaling": None}}
 TEXTS = (
     "Hello, world! It's 1234567 o'clock; we'LL see.",
     "  Two  spaces,\ta tab\n\n and lines \r\n  ",
@@ -59,7 +61,7 @@ class Llama:
     def logits(self, prompt: list[int]) -> F32:
         """Logits at every position, fed one by one."""
         options = llama_cpp.llama_context_default_params()
-        options.n_ctx, options.n_threads, options.n_threads_batch = 256, 2, 2
+        options.n_ctx, options.n_threads, options.n_threads_batch = 512, 2, 2
         options.type_k = options.type_v = 0  # F32
         options.flash_attn_type = 0
         options.swa_full = True
@@ -82,12 +84,14 @@ class Llama:
         return list(room[:count])
 
 
-def decoded(folder: Path, kind: str, path: Path) -> None:
+def decoded(folder: Path, kind: str, path: Path, **changes: Any) -> None:
     """Writes the folder in a format, and then again with every tensor decoded to f32."""
-    changes = CHANGES.get(folder.name, {})
     write_folder(folder, kind, path, **changes)
     tensors = {}
     for tensor in gguf.GGUFReader(path).tensors:
+        if tensor.tensor_type == gguf.GGMLQuantizationType.I32:
+            tensors[tensor.name] = ("I32", tensor.data.shape, tensor.data.tobytes())
+            continue
         values = gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
         tensors[tensor.name] = ("F32", values.shape, values.tobytes())
     path.write_bytes(gguf_bytes(metadata_of(config_of(folder, changes)), tensors))
@@ -111,13 +115,14 @@ def main(oracle: Path, names: Sequence[str]) -> None:
     if not names or "words" in names:
         words(oracle / "qwen3_moe")
     for name in [name for name in names if name != "words"] or (FOLDERS if not names else ()):
-        prompt = load_file(oracle / name / "golden.safetensors")["prompt"].tolist()
+        folder = oracle / FOLDER.get(name, name)
+        prompt = load_file(folder / "golden.safetensors")["prompt"].tolist()
         positions = np.linspace(0, len(prompt) - 1, POSITIONS).round().astype(np.int32)
         arrays: dict[str, Array] = {"prompt": np.array(prompt, np.int32), "positions": positions}
         for kind in FORMATS if name in ALL_FORMATS else ("F32", "Q8_0"):
             with tempfile.TemporaryDirectory() as directory:
                 path = Path(directory) / "model.gguf"
-                decoded(oracle / name, kind, path)
+                decoded(folder, kind, path, **CHANGES.get(name, {}))
                 model = Llama(path)
                 arrays[f"logits.{kind}"] = model.logits(prompt)[positions]
         np.savez_compressed(HERE / f"{name}.npz", **arrays)  # type: ignore[arg-type]

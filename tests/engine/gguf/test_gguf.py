@@ -23,6 +23,7 @@ from engine.gguf.tokenizer import PATTERNS, tokenizer_files
 from engine.source import DirectorySource
 from engine.tokenizer import Tokenizer
 from engine.weights import Shelf, storage
+from tests.engine.gguf.converters import CHANGES, FOLDER
 from tests.engine.gguf.writer import (
     config_of,
     gguf_bytes,
@@ -40,7 +41,6 @@ TEXTS = (
     "Zażółć gęślą jaźń — 東京は夜の七時 🙂🙃 ½",
     "def f(x):\n    return x**2 + 0x1F  # comment",
 )
-CHANGES: dict[str, dict[str, Any]] = {"gpt_oss-mxfp4": {"sliding_window": 8, "rope_scaling": None}}
 CLOSE = 1e-4
 
 
@@ -58,6 +58,7 @@ CLOSE = 1e-4
             "minimax_m2",
         ),
         *("deepseek_v3", "deepseek_v3-plain", "qwen3_next", "qwen3_5_moe"),
+        *("kimi_linear", "glm_moe_dsa", "deepseek_v4", "deepseek_v4-fp4", "glm5_next", "hy_v3", "hy_v3-tied"),
     ],
 )
 def test_a_file_of_f32_gives_the_answers_of_the_reference(oracle: Path, tmp_path: Path, name: str) -> None:
@@ -84,12 +85,22 @@ def test_a_file_of_f32_gives_the_answers_of_the_reference(oracle: Path, tmp_path
             for name in ("gpt_oss-mxfp4", "glm4_moe", "glm4_moe-air", "minimax_m2", "deepseek_v3")
             for kind in ("F32", "Q8_0")
         ),
+        *(
+            (name, kind)
+            for name in ("deepseek_v32", "glm5_next", "hy_v3", "kimi_k3")
+            for kind in ("F32", "Q8_0")
+        ),
+        *(
+            (name, kind)
+            for name in ("kimi_linear", "glm_moe_dsa", "deepseek_v4")
+            for kind in ("F32", "F16", "Q8_0", "Q4_0")
+        ),
     ],
 )
 def test_logits_are_those_of_llama_cpp(oracle: Path, tmp_path: Path, name: str, kind: str) -> None:
     with np.load(HERE / f"{name}.npz") as answers:
         prompt, positions, expected = (answers[key] for key in ("prompt", "positions", f"logits.{kind}"))
-    write_folder(oracle / name, kind, tmp_path / "model.gguf", **CHANGES.get(name, {}))
+    write_folder(oracle / FOLDER.get(name, name), kind, tmp_path / "model.gguf", **CHANGES.get(name, {}))
     with DirectorySource(tmp_path) as source:
         engine = Engine.open(source, Options(weights="native"))
         logits = feed(engine, engine.model.new_state(), prompt.tolist())[positions]
@@ -100,23 +111,6 @@ def logits_of(path: Path, prompt: list[int]) -> Any:
     with DirectorySource(path) as source:
         engine = Engine.open(source, Options(weights="native"))
         return feed(engine, engine.model.new_state(), prompt)
-
-
-def test_multi_token_prediction_is_left_out(oracle: Path, tmp_path: Path) -> None:
-    folder, file = oracle / "glm4_moe", tmp_path / "model.gguf"
-    tensors, metadata = tensors_of(folder, "F32"), metadata_of(config_of(folder, {}))
-    file.write_bytes(gguf_bytes(metadata, tensors))
-    expected = logits_of(file, golden(folder).prompt)
-    beyond = {
-        **{f"blk.4.{name[6:]}": tensor for name, tensor in tensors.items() if name.startswith("blk.3.")},
-        **{
-            f"blk.4.nextn.{part}.weight": ("F32", (64, 64), bytes(64 * 64 * 4))
-            for part in ("eh_proj", "embed_tokens", "enorm", "hnorm", "shared_head_head", "shared_head_norm")
-        },
-    }
-    said = {"glm4moe.block_count": 5, "glm4moe.nextn_predict_layers": 1}
-    file.write_bytes(gguf_bytes({**metadata, **said}, {**tensors, **beyond}))
-    np.testing.assert_array_equal(logits_of(file, golden(folder).prompt), expected)
 
 
 def test_latent_attention_of_older_files_has_its_keys_and_values_in_one_matrix(

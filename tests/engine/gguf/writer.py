@@ -16,20 +16,31 @@ import numpy as np
 from engine.arrays import F32
 from engine.checkpoint import Checkpoint
 from engine.config import text_part
+from engine.experts import MatrixRef
 from engine.formats import Groups, f32_to_bf16, round_q4, round_q8
 from engine.gguf.architectures import ARCHITECTURES
-from engine.gguf.header import BOOLEAN, KINDS, STRING
-from engine.gguf.names import WHOLE
+from engine.gguf.header import BOOLEAN, KINDS, STRING, TABLES
 from engine.models import family_of
 from engine.source import DirectorySource
 from engine.weights import Shelf
 from tests.engine.gguf import delta_net
+from tests.engine.gguf.converters import (
+    CHANGED,
+    EXACT,
+    METADATA,
+    changed,
+    latent,
+    routing,
+    widened,
+    with_another_head,
+)
 
-NUMBERS = {kind.name: number for number, kind in KINDS.items()}
+NUMBERS = {kind.name: number for number, kind in {**KINDS, **TABLES}.items()}
 BY_MODEL_TYPE = {found.model_type: name for name, found in ARCHITECTURES.items()}
+LATENT = ("deepseek2", "kimi-linear", "kimi-k3", "glm-dsa", "glm5-next", "deepseek32")
 OTHERWISE = {
     ("glm4moe", "ffn_norm"),
-    ("deepseek2", "post_attention_norm"),
+    *((name, "post_attention_norm") for name in LATENT),
 }  # names that the converter does not use
 U32, F32_VALUE, ARRAY = 4, 6, 9
 BLOCK = 32
@@ -54,6 +65,10 @@ def typed(value: Any) -> bytes:
             return struct.pack("<I", STRING) + text(value)
         case [str(), *_]:
             return struct.pack("<IIQ", ARRAY, STRING, len(value)) + b"".join(map(text, value))
+        case [bool(), *_]:
+            return struct.pack("<IIQ", ARRAY, BOOLEAN, len(value)) + bytes(value)
+        case [float(), *_]:
+            return struct.pack(f"<IIQ{len(value)}f", ARRAY, F32_VALUE, len(value), *value)
         case _:
             values = np.asarray(value, np.int32)
             return struct.pack("<IIQ", ARRAY, 5, len(values)) + values.tobytes()
@@ -109,6 +124,7 @@ def metadata_of(config: Mapping[str, Any], tokenizer: Mapping[str, Any] | None =
     config = text_part(config)
     heads = config["num_attention_heads"]
     inner = config.get("intermediate_size", 0)
+    rope = config.get("rope_parameters") or config
     dim = config.get("head_dim") or config["hidden_size"] // heads
     found: dict[str, Any] = {
         "block_count": config["num_hidden_layers"],
@@ -121,10 +137,10 @@ def metadata_of(config: Mapping[str, Any], tokenizer: Mapping[str, Any] | None =
         "attention.key_length": dim,
         "attention.value_length": dim,
         "attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
-        "rope.freq_base": float((config.get("rope_parameters") or config)["rope_theta"]),
+        "rope.freq_base": float(rope["rope_theta"]) if "rope_theta" in rope else None,
         "rope.dimension_count": dim,
         "expert_count": config.get("num_experts") or config.get("num_local_experts", 0),
-        "expert_used_count": config["num_experts_per_tok"],
+        "expert_used_count": config.get("num_experts_per_tok"),
         "vocab_size": config["vocab_size"],
     }
     if shared := config.get("shared_expert_intermediate_size"):
@@ -133,35 +149,16 @@ def metadata_of(config: Mapping[str, Any], tokenizer: Mapping[str, Any] | None =
         found |= delta_net.metadata(config, name)
     if name == "gpt-oss":
         found["attention.sliding_window"] = config["sliding_window"]
-    if name in ("glm4moe", "minimax-m2", "deepseek2"):
-        found["expert_gating_func"] = 2
     if name in ("glm4moe", "deepseek2"):
-        found |= {
-            "leading_dense_block_count": config["first_k_dense_replace"],
-            "expert_count": config["n_routed_experts"],
-            "expert_shared_count": config["n_shared_experts"],
-            "expert_group_count": config["n_group"],
-            "expert_group_used_count": config["topk_group"],
-            "expert_weights_norm": config["norm_topk_prob"],
-            "expert_weights_scale": float(config["routed_scaling_factor"]),
-        }
+        found |= routing(config)
     if name == "glm4moe":
         found["rope.dimension_count"] = int(dim * config["partial_rotary_factor"])
     if name == "minimax-m2":
-        found["rope.dimension_count"] = config["rotary_dim"]
+        found |= {"expert_gating_func": 2, "rope.dimension_count": config["rotary_dim"]}
     if name == "deepseek2":
-        rope, nope, rank = (config[key] for key in ("qk_rope_head_dim", "qk_nope_head_dim", "kv_lora_rank"))
-        found |= {
-            "attention.head_count_kv": 1,
-            "attention.kv_lora_rank": rank,
-            "attention.key_length": rank + rope,
-            "attention.value_length": rank,
-            "attention.key_length_mla": nope + rope,
-            "attention.value_length_mla": config["v_head_dim"],
-            "rope.dimension_count": rope,
-        }
-        if config["q_lora_rank"]:
-            found["attention.q_lora_rank"] = config["q_lora_rank"]
+        found |= latent(config)
+    if name in METADATA:
+        found |= METADATA[name](config)
     scaling = config.get("rope_scaling") or {}
     if scaling.get("mscale_all_dim"):
         found["rope.scaling.yarn_log_multiplier"] = 0.1 * scaling["mscale_all_dim"]
@@ -169,9 +166,11 @@ def metadata_of(config: Mapping[str, Any], tokenizer: Mapping[str, Any] | None =
         found["rope.scaling.type"] = "yarn"
         found["rope.scaling.factor"] = float(scaling["factor"])
         found["rope.scaling.original_context_length"] = scaling["original_max_position_embeddings"]
+        betas = [beta for beta in ("beta_fast", "beta_slow") if beta in scaling]
+        found |= {f"rope.scaling.yarn_{beta}": float(scaling[beta]) for beta in betas}
     return {
         "general.architecture": name,
-        **{f"{name}.{key}": value for key, value in found.items()},
+        **{f"{name}.{key}": value for key, value in found.items() if value is not None},
         **(tokenizer or {"tokenizer.ggml.model": "none"}),
     }
 
@@ -205,49 +204,74 @@ def tokenizer_of(folder: Path, pre: str) -> dict[str, Any]:
     }
 
 
-def tensors_of(folder: Path, kind: str) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
+def tensors_of(folder: Path, kind: str, **changes: Any) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
     """A folder's tensors, its matrices in this format, norms, biases and routers in f32.
 
-    Experts that a folder has in MXFP4 stay so.
+    Experts that a folder has in MXFP4 stay so. `changes` replace parts of the configuration.
     """
     checkpoint = Checkpoint.open(DirectorySource(folder))
-    config = checkpoint.config
+    shelf = Shelf(checkpoint)
+    original, config = config_of(folder, {}), config_of(folder, changes)
     name = BY_MODEL_TYPE[config["model_type"]]
     family = family_of(config)
     parsed = family.parse(config)
     layout = family.experts(parsed)
-    names = {**ARCHITECTURES[name].names, **WHOLE}
+    names = {**ARCHITECTURES[name].names, **ARCHITECTURES[name].outside}
     if name in delta_net.ARCHITECTURES:
         return {
             ours: encoded(values, "F32" if values.ndim == 1 or delta_net.EXACT.search(ours) else kind)
             for ours, values in delta_net.converted(checkpoint, name, names).items()
         }
-    back = {hf: ours for ours, hf in names.items() if (name, ours) not in OTHERWISE}
+    back = {hf: ours for ours, hf in names.items() if (name, ours) not in OTHERWISE} | CHANGED
     found: dict[str, tuple[str, tuple[int, ...], bytes]] = {}
     for tensor in checkpoint.tensors:
-        match = re.fullmatch(r"(?:model\.layers\.(\d+)\.)?(.+?)(?:\.(weight|bias))?", tensor)
+        match = re.fullmatch(
+            r"(?:language_model\.)?(?:(?:model\.(?:language_model\.)?)?layers\.(\d+)\.)?(.+)", tensor
+        )
         assert match is not None
         if ".experts." in tensor or family.skips(parsed, tensor):
             continue
-        values = checkpoint.f32(tensor)
-        if match[2] == "self_attn.kv_b_proj":
+        place = f"blk.{match[1]}." if match[1] else ""
+        stem, suffix = (match[2], "") if match[2] in back else match[2].rpartition(".")[::2]
+        if stem.endswith("tid2eid"):
+            table = checkpoint.integers(tensor).astype(np.int32)
+            found[f"{place}{back[stem]}"] = ("I32", table.shape, table.tobytes())
+            continue
+        if suffix == "scale":
+            continue
+        info = checkpoint.info(tensor)
+        if info.dtype == "F8_E4M3":
+            values = shelf.matrix(MatrixRef(tensor.removesuffix(".weight")), *info.shape).f32()
+        else:
+            values = checkpoint.f32(tensor)
+        if "index_head_dim" in changes:
+            values = widened(tensor, values, original["index_head_dim"])
+        if "linear_attn_config" in changes:
+            delta = original["linear_attn_config"]
+            values = with_another_head(tensor, values, delta["num_heads"], delta["head_dim"])
+        if stem.endswith("_res_proj"):
+            values = values[0] * checkpoint.f32(tensor.replace("_res_proj", "_res_norm"))
+        if stem == "self_attn.kv_b_proj":
             by_head = values.reshape(config["num_attention_heads"], -1, config["kv_lora_rank"])
             keys, rest = by_head[:, : config["qk_nope_head_dim"]], by_head[:, config["qk_nope_head_dim"] :]
-            found[f"blk.{match[1]}.attn_k_b.weight"] = encoded(keys.swapaxes(1, 2).copy(), kind)
-            found[f"blk.{match[1]}.attn_v_b.weight"] = encoded(rest.copy(), kind)
+            found[f"{place}attn_k_b.weight"] = encoded(keys.swapaxes(1, 2).copy(), kind)
+            found[f"{place}attn_v_b.weight"] = encoded(rest.copy(), kind)
             continue
-        if match[2] not in back:
+        if stem not in back:
             continue
-        ours = back[match[2]]
+        ours = back[stem]
+        if ours == "ssm_g" and int(match[1]) + 1 in config["linear_attn_config"]["full_attn_layers"]:
+            ours = "attn_gate"
         if name == "llama" and ours in ("attn_q", "attn_k"):
             heads = config["num_attention_heads" if ours == "attn_q" else "num_key_value_heads"]
             values = values.reshape(heads, 2, -1, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
         values = values[0] if ours == "ffn_gate_inp_shexp" else values
-        plain = values.ndim == 1 or ours == "ffn_gate_inp"
-        place = f"blk.{match[1]}." if match[1] else ""
-        suffix = "bias" if ours == "exp_probs_b" else match[3] or "weight"
-        found[f"{place}{ours}.{suffix}"] = encoded(values, "F32" if plain else kind)
-    shelf = Shelf(checkpoint)
+        values = changed(ours, values, config["num_attention_heads"])
+        if ours == "exp_probs_b" and name != "hy_v3":
+            suffix = "bias"
+        ours = f"{ours}.{suffix}" if suffix else ours
+        plain = values.ndim == 1 or ours.removesuffix(".weight") in EXACT
+        found[f"{place}{ours}"] = encoded(values, "F32" if plain else kind)
     for layer in layout.layers:
         refs = [layout.refs(layer, expert) for expert in range(layout.experts_per_layer)]
         for part in ("gate", "up", "down"):
@@ -268,12 +292,13 @@ def tensors_of(folder: Path, kind: str) -> dict[str, tuple[str, tuple[int, ...],
 
 
 def config_of(folder: Path, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A folder's configuration with changes."""
-    return {**json.loads((folder / "config.json").read_text()), **changes}
+    """A folder's configuration with changes, that of the text model if there are others."""
+    config = json.loads((folder / "config.json").read_text())
+    return {**config.pop("text_config", {}), **config, **changes}
 
 
 def write_folder(folder: Path, kind: str, path: Path, pre: str | None = None, **changes: Any) -> None:
     """A reference folder as a GGUF file; `pre`: with its tokenizer. `changes` replace parts of the configuration."""
     config = config_of(folder, changes)
     tokenizer = None if pre is None else tokenizer_of(folder, pre)
-    path.write_bytes(gguf_bytes(metadata_of(config, tokenizer), tensors_of(folder, kind)))
+    path.write_bytes(gguf_bytes(metadata_of(config, tokenizer), tensors_of(folder, kind, **changes)))
