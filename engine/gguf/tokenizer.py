@@ -13,6 +13,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from engine.config import Reader
 from engine.errors import TokenizerError
+from engine.tiktoken import WORDS as KIMI
 
 REMEDY = "put the model's tokenizer.json beside the file and give the directory"
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
@@ -49,6 +50,8 @@ PATTERNS: Mapping[str, Sequence[str]] = {
     "glm4": (LLAMA3,),
     "gpt-2": GPT2,
     "gpt-4o": (O200K,),
+    "hunyuan-dense": DEEPSEEK,
+    "kimi-k2": (KIMI,),
     "llama-bpe": (LLAMA3,),
     "minimax-m2": (O200K,),
     "olmo": GPT2,
@@ -56,7 +59,11 @@ PATTERNS: Mapping[str, Sequence[str]] = {
     "qwen35": (QWEN35,),
 }
 COMPOSED = ("qwen2", "qwen35", "olmo")  # their tokenizers compose characters first (NFC)
-IGNORES_MERGES = ("gpt-4o", "llama-bpe")  # a word that is a token as a whole is not built by merges
+IGNORES_MERGES = (
+    "gpt-4o",
+    "kimi-k2",
+    "llama-bpe",
+)  # a word that is a token as a whole is not built by merges
 
 
 def tokenizer_files(path: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
