@@ -11,6 +11,8 @@ import numpy as np
 
 from engine.arrays import F32, Array
 from engine.formats.codes import E4M3, bf16_to_f32, e8m0_to_f32
+from engine.formats.grouped_bytes import GroupedBytes, grouped
+from engine.formats.groups import GROUP
 from engine.formats.stored import FormatError, StoredMatrix, rows_of
 
 
@@ -43,6 +45,10 @@ class FP8Matrix(StoredMatrix):
             raise FormatError(
                 f"scales {list(scales.shape)} do not cover row {whole[0]} in blocks of {block[0]} rows"
             )
+        if block[1] % GROUP and block[1] < self.cols:
+            raise FormatError(
+                f"FP8 blocks of {block[1]} columns are not supported; multiples of {GROUP} and whole rows are"
+            )
         self.codes, self.scales, self.block, self.picked = codes, scales, block, picked
 
     def f32_scales(self) -> F32:
@@ -52,6 +58,10 @@ class FP8Matrix(StoredMatrix):
     def f32(self) -> F32:
         wide = np.repeat(self.f32_scales(), self.block[1], axis=1)[:, : self.cols]
         return np.asarray(E4M3[self.codes] * wide, np.float32)
+
+    def grouped_bytes(self) -> GroupedBytes:
+        span = -(-self.block[1] // GROUP)
+        return grouped("e4m3", self.cols, self.codes, self.f32_scales(), "f32", span)
 
     def take(self, first: int = 0, step: int = 1, count: int | None = None) -> Self:
         rows = rows_of(self.rows, first, step, count)

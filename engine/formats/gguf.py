@@ -12,6 +12,7 @@ import numpy as np
 
 from engine.arrays import F32, Array
 from engine.formats.codes import E2M1_DOUBLED
+from engine.formats.grouped_bytes import Coding, GroupedBytes
 from engine.formats.groups import GROUP, GroupKind, Groups, ScaleKind
 from engine.formats.stored import FormatError, StoredMatrix, rows_of
 
@@ -20,6 +21,7 @@ class _Blocks(StoredMatrix):
     """`blocks` uint8 [rows, cols / 32 · block_bytes]: the bytes of the file's tensor, a row a line."""
 
     kind: GroupKind
+    coding: Coding
     scale_kind: ScaleKind = "f16"
     block_bytes: int
     scale_bytes = 2
@@ -47,6 +49,10 @@ class _Blocks(StoredMatrix):
         scales = scales[:, :, 0] if self.scale_kind == "e8m0" else scales.view(np.float16)[:, :, 0]
         return Groups(self.kind, self.scale_kind, self.cols, codes, np.ascontiguousarray(scales))
 
+    def grouped_bytes(self) -> GroupedBytes:
+        values, size = self.blocks[:, self.scale_bytes :], self.block_bytes
+        return GroupedBytes(self.coding, self.cols, values, size, self.blocks, self.scale_kind, size)
+
     def f32(self) -> F32:
         return self.groups().f32()
 
@@ -57,7 +63,7 @@ class _Blocks(StoredMatrix):
 class Q8Blocks(_Blocks):
     """GGUF Q8_0."""
 
-    kind, block_bytes = "q8", 34
+    kind, coding, block_bytes = "q8", "int8", 34
 
     def _codes(self, values: Array) -> Array:
         return values.view(np.int8)
@@ -66,13 +72,13 @@ class Q8Blocks(_Blocks):
 class Q4Blocks(_Blocks):
     """GGUF Q4_0."""
 
-    kind, block_bytes = "q4", 18
+    kind, coding, block_bytes = "q4", "int4_halves", 18
 
 
 class MXFP4Blocks(_Blocks):
     """GGUF MXFP4."""
 
-    kind, block_bytes = "mxfp4", 17
+    kind, coding, block_bytes = "mxfp4", "e2m1_halves", 17
     scale_kind, scale_bytes = "e8m0", 1
 
     def _codes(self, values: Array) -> Array:

@@ -11,6 +11,7 @@ import numpy as np
 
 from engine.arrays import F32, Array
 from engine.formats.codes import nibbles
+from engine.formats.grouped_bytes import GroupedBytes, grouped
 from engine.formats.groups import GROUP, GroupKind, Groups, ScaleKind
 from engine.formats.stored import FormatError, StoredMatrix, rows_of
 
@@ -54,6 +55,10 @@ class Int4Matrix(StoredMatrix):
         codes[:, : self.cols] = stored - np.int8(8)
         scales = np.repeat(self.scales, self.group_size // GROUP, axis=1)[:, :count]
         return Groups("int4", SCALE_KINDS[scales.dtype], self.cols, codes, np.ascontiguousarray(scales))
+
+    def grouped_bytes(self) -> GroupedBytes:
+        scale, span = SCALE_KINDS[self.scales.dtype], self.group_size // GROUP
+        return grouped("int4", self.cols, self.packed, self.scales, scale, span)
 
     def f32(self) -> F32:
         return self.groups().f32()

@@ -13,6 +13,7 @@ import numpy as np
 
 from engine.arrays import F32, Array
 from engine.formats.codes import E2M1_DOUBLED, nibbles
+from engine.formats.grouped_bytes import GroupedBytes, grouped
 from engine.formats.groups import GROUP, GroupKind, Groups, ScaleKind
 from engine.formats.stored import FormatError, StoredMatrix, rows_of
 
@@ -42,6 +43,9 @@ class MXFP4Matrix(StoredMatrix):
         codes = np.zeros((self.rows, self.scales.shape[1] * GROUP), np.int8)
         codes[:, : self.cols] = E2M1_DOUBLED[nibbles(self.packed)]
         return Groups("mxfp4", "e8m0", self.cols, codes, np.ascontiguousarray(self.scales))
+
+    def grouped_bytes(self) -> GroupedBytes:
+        return grouped("e2m1", self.cols, self.packed, self.scales, "e8m0")
 
     def f32(self) -> F32:
         return self.groups().f32()

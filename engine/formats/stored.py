@@ -7,6 +7,7 @@ import numpy as np
 
 from engine.arrays import F32, Array
 from engine.formats.codes import bf16_to_f32
+from engine.formats.grouped_bytes import Coding, GroupedBytes, grouped
 from engine.formats.groups import GroupKind, Groups, ScaleKind
 
 
@@ -25,6 +26,10 @@ class StoredMatrix(ABC):
     @abstractmethod
     def f32(self) -> F32:
         """The exact values (scales multiplied in f32), [rows, cols]: the plain reference of the format."""
+
+    @abstractmethod
+    def grouped_bytes(self) -> GroupedBytes:
+        """The same values as the packing kernels take them from memory."""
 
     @abstractmethod
     def take(self, first: int = 0, step: int = 1, count: int | None = None) -> Self:
@@ -53,7 +58,7 @@ def rows_of(rows: int, first: int, step: int, count: int | None) -> slice:
 class _Plain(StoredMatrix):
     """Floats stored one by one: `values` [rows, cols] of numpy dtype `dtype`."""
 
-    name: str
+    name: Coding
     dtype: np.dtype[np.generic]
 
     def __init__(self, values: Array) -> None:
@@ -64,6 +69,9 @@ class _Plain(StoredMatrix):
             )
         self.values = values
         self.rows, self.cols = values.shape
+
+    def grouped_bytes(self) -> GroupedBytes:
+        return grouped(self.name, self.cols, self.values)
 
     def take(self, first: int = 0, step: int = 1, count: int | None = None) -> Self:
         return type(self)(self.values[rows_of(self.rows, first, step, count)])

@@ -31,13 +31,14 @@ def e4m3_to_float(builder: Builder, codes: Value) -> Value:
     """i8 lanes of E4M3 as f32, exactly: the bits of an f32 that is 2 ** -120 times too small, then NaN put
     in.
     """
-    b = builder
-    wide = b.zext(codes, INTS)
-    size = b.and_(wide, constant(INTS, 0x7F))
-    scaled = b.fmul(b.bitcast(b.shl(size, constant(INTS, 20)), FLOATS), constant(FLOATS, 2.0**120))
-    nan = b.icmp_unsigned("==", size, constant(INTS, 0x7F))
-    value = b.select(nan, constant(INTS, 0x7FC00000), b.bitcast(scaled, INTS))
-    return b.bitcast(b.or_(value, b.shl(b.and_(wide, constant(INTS, 0x80)), constant(INTS, 24))), FLOATS)
+    b, lanes = builder, codes.type.count
+    floats, ints = vector(w.F32, lanes), vector(I32, lanes)
+    wide = b.zext(codes, ints)
+    size = b.and_(wide, constant(ints, 0x7F))
+    scaled = b.fmul(b.bitcast(b.shl(size, constant(ints, 20)), floats), constant(floats, 2.0**120))
+    nan = b.icmp_unsigned("==", size, constant(ints, 0x7F))
+    value = b.select(nan, constant(ints, 0x7FC00000), b.bitcast(scaled, ints))
+    return b.bitcast(b.or_(value, b.shl(b.and_(wide, constant(ints, 0x80)), constant(ints, 24))), floats)
 
 
 def widen(builder: Builder, kind: str, pointer: Value) -> Value:

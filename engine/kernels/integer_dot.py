@@ -22,6 +22,17 @@ Piece = Any
 Steps = list[list[Piece]]  # [step][piece]
 
 
+def doubled_e2m1(builder: Builder, codes: Value) -> Value:
+    """i8 lanes of E2M1 codes 0 … 15 as twice their values."""
+    b, kind = builder, codes.type
+    size = base = b.and_(codes, constant(kind, 7))
+    for above, times in ((4, 1), (6, 2)):  # 0 1 2 3 4 6 8 12 = m + max(0, m - 4) + 2 max(0, m - 6)
+        more = call(b, f"llvm.usub.sat.{w.suffix(kind)}", kind, [base, constant(kind, above)])
+        for _ in range(times):
+            size = b.add(size, more)
+    return b.select(b.icmp_unsigned(">", codes, constant(kind, 7)), b.neg(size), size)
+
+
 class Writer(ABC):
     """Unsigned weights times signed activations; subclasses say how one piece is multiplied and looked up."""
 
@@ -72,16 +83,7 @@ class Writer(ABC):
 
     def look_up(self, codes: Value, table: list[int]) -> Value:
         """E2M1 codes to doubled values (plus the bias, when unsigned), by arithmetic that every CPU has."""
-        size = self.b.and_(codes, constant(self.bytes, 7))
-        for above, times in ((4, 1), (6, 2)):  # 0 1 2 3 4 6 8 12 = m + max(0, m - 4) + 2 max(0, m - 6)
-            name = f"llvm.usub.sat.{w.suffix(self.bytes)}"
-            base = self.b.and_(codes, constant(self.bytes, 7))
-            more = call(self.b, name, self.bytes, [base, constant(self.bytes, above)])
-            for _ in range(times):
-                size = self.b.add(size, more)
-        negative = self.b.icmp_unsigned(">", codes, constant(self.bytes, 7))
-        value = self.b.select(negative, self.b.neg(size), size)
-        return self.b.add(value, constant(self.bytes, table[0]))
+        return self.b.add(doubled_e2m1(self.b, codes), constant(self.bytes, table[0]))
 
     # products
 

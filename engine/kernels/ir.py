@@ -141,6 +141,28 @@ def by_count(
     choose(sizes)
 
 
+def by_number(builder: Builder, number: Value, bodies: list[Callable[[], Value]]) -> Value:
+    """What the body of this number (i64, below their count) gives; all give values of one type."""
+    entry = builder.block
+    end = builder.append_basic_block("chosen")
+    given = []
+    places = []
+    for body in bodies:
+        places.append(builder.append_basic_block("case"))
+        builder.position_at_end(places[-1])
+        given.append((body(), builder.block))
+        builder.branch(end)
+    builder.position_at_end(entry)
+    choice = builder.switch(number, places[-1])
+    for place, block in enumerate(places[:-1]):
+        choice.add_case(constant(I64, place), block)
+    builder.position_at_end(end)
+    result = builder.phi(given[0][0].type)
+    for value, block in given:
+        result.add_incoming(value, block)
+    return result
+
+
 def sum_lanes(builder: Builder, value: Value) -> Value:
     """The fixed tree of the float path: the upper half of the lanes is added to the lower until one is
     left.

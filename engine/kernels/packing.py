@@ -5,29 +5,29 @@ another.
 weights; `pack_into` writes the panels. The layouts are those of `integer_tile` and `float_tile`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
 
-from engine.arrays import U8, Array
+from engine.arrays import U8
 from engine.formats import (
     GROUP,
     BF16Matrix,
+    Coding,
     F16Matrix,
     F32Matrix,
     FP8Matrix,
-    Groups,
-    Int4Matrix,
+    GroupedBytes,
     MXFP4Blocks,
     MXFP4Matrix,
     StoredMatrix,
-    f32_to_bf16,
-)  # fmt: skip
-from engine.formats.codes import E2M1_DOUBLED
+)
 from engine.kernels.float_tile import FLOAT_BYTES, FLOAT_ROWS
-from engine.kernels.integer_tile import SCALE_BYTES, SCALED, block_bytes, weight_bytes
-from engine.kernels.packing_kernels import pack_nibbles, pack_rounded
+from engine.kernels.integer_tile import SCALE_BYTES, SCALED, block_bytes
+from engine.kernels.packing_kernels import pack_codes, pack_floats, pack_rounded
+from engine.kernels.stored_groups import CODINGS, SCALED_BY
 from engine.kernels.threads import launch
 
 Weights: TypeAlias = Literal["auto", "native", "q8", "q4"]
@@ -37,6 +37,11 @@ LAYOUT_VERSION = 2
 
 INTEGER_ROWS = 16
 CHUNK = 16  # columns of the float path
+PIECE = 1 << 20  # weights packed at a time
+CODING: Mapping[str, Coding] = {"f32": "f32", "f16": "f16", "bf16": "bf16", "fp8": "e4m3"}
+"""What floats are packed from without being made others."""
+BLANK = {"q8": 128, "q4": 8, "int4": 8, "mxfp4": 0}
+"""The packed code of rows and columns that are not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +103,8 @@ def choose(stored: StoredMatrix, weights: Weights) -> Packing:
 def pack_into(stored: StoredMatrix, packing: Packing, data: U8, start: int = 0, stride: int = 0) -> None:
     """Writes the panels of `stored` to `data`, contiguous uint8: panel p from byte start + p · stride on.
 
-    A `stride` of 0 is a panel's size: one panel after another.
+    A `stride` of 0 is a panel's size: one panel after another. ValueError when integers are asked for that are
+    neither stored so nor the result of rounding.
     """
     panel_bytes, count = packing.panel_bytes(stored.cols), packing.panels(stored.rows)
     stride = stride or panel_bytes
@@ -111,99 +117,41 @@ def pack_into(stored: StoredMatrix, packing: Packing, data: U8, start: int = 0, 
     # What a panel does not fill is zero, so that bytes depend on weights alone.
     blank = block_bytes(packing.kind, packing.scale) if packing.integer else 64
     panels[:, -blank:] = 0
-    if packing.integer and kept and isinstance(stored, Int4Matrix | MXFP4Matrix):
-        with launch(4 * stored.rows * stored.cols) as threads:
-            pack_nibbles(
-                *_nibbles(stored), SCALE_BYTES[packing.scale], 0 if packing.kind == "mxfp4" else 8,
-                stored.rows, stored.cols, data, start, stride, threads,
-            )  # fmt: skip
-        return
-    step = max(1, (4 << 20) // (packing.panel_rows * max(1, stored.cols)))
-    for first in range(0, len(panels), step):
-        some = panels[first : first + step]
+    if not packing.integer:
+        panels[-1:] = 0
+    step = max(1, PIECE // (packing.panel_rows * max(1, stored.cols)))
+    for first in range(0, count, step):
         row = first * packing.panel_rows
-        part = stored.take(row, 1, min(stored.rows - row, len(some) * packing.panel_rows))
+        part = stored.take(row, 1, min(stored.rows - row, step * packing.panel_rows))
+        _pack(part.grouped_bytes(), packing, kept, data, start + first * stride, stride)
+
+
+def _pack(part: GroupedBytes, packing: Packing, kept: bool, data: U8, start: int, stride: int) -> None:
+    given = (_flat(part.values), _flat(part.scales), geometry(part))
+    with launch(4 * part.rows * part.cols) as threads:
+        place = (data, start, stride, threads)
         if not packing.integer:
-            _float_panels(part, packing, some)
+            as_stored = part.coding == CODING.get(packing.kind)
+            pack_floats(*given, as_stored, FLOAT_BYTES[packing.kind], *place)
         elif kept:
-            groups = part.groups()
-            assert groups is not None, "what is stored in groups has groups"
-            _integer_panels(groups, packing, some)
+            wide = packing.kind == "q8"
+            pack_codes(*given, wide, BLANK[packing.kind], SCALE_BYTES[packing.scale], *place)
         else:
-            values, kind = _floats(part)
-            with launch(4 * stored.rows * stored.cols) as threads:
-                pack_rounded(
-                    np.ascontiguousarray(values).reshape(-1), kind, part.rows, part.cols,
-                    packing.kind == "q8", data, start + first * stride, stride, threads,
-                )  # fmt: skip
+            pack_rounded(*given, packing.kind == "q8", *place)
 
 
-def _floats(stored: StoredMatrix) -> tuple[Array, int]:
-    """The values and how `widen_group` names their type."""
-    if isinstance(stored, BF16Matrix):
-        return stored.values, 1
-    if isinstance(stored, F16Matrix):
-        return stored.values.view(np.uint16), 2
-    return stored.f32(), 0
+def geometry(part: GroupedBytes) -> tuple[int, ...]:
+    """How the kernels find a group: rows, columns, the place of the coding in CODINGS, bytes from row to row and
+    from group to group; the place of the scales' type in SCALED_BY, their bytes from row to row and from one to the
+    next, groups that share one.
+    """
+    return (
+        part.rows, part.cols, CODINGS.index(part.coding), part.values.strides[0], part.stride,
+        SCALED_BY.index(part.scale), part.scales.strides[0], part.scale_stride, part.span,
+    )  # fmt: skip
 
 
-def _nibbles(stored: Int4Matrix | MXFP4Matrix) -> tuple[U8, U8]:
-    """Codes uint8 [rows, bytes] and scales uint8 [rows, bytes], a scale for each 32 columns."""
-    scales = stored.scales
-    if isinstance(stored, Int4Matrix) and stored.group_size != GROUP:
-        scales = np.repeat(scales, stored.group_size // GROUP, axis=1)[:, : -(-stored.cols // GROUP)]
-    return np.ascontiguousarray(stored.packed).view(np.uint8), np.ascontiguousarray(scales).view(np.uint8)
-
-
-E2M1_CODE = np.zeros(256, np.uint8)
-E2M1_CODE[E2M1_DOUBLED.view(np.uint8)[::-1]] = np.arange(15, -1, -1)
-
-
-def _integer_panels(groups: Groups, packing: Packing, panels: U8) -> None:
-    count, rows = groups.scales.shape[1], len(panels) * INTEGER_ROWS
-    codes = np.zeros((rows, count * GROUP), np.uint8)
-    signed = groups.codes.view(np.uint8)
-    if packing.kind == "mxfp4":
-        codes[: groups.rows] = E2M1_CODE[signed]
-    else:
-        codes += np.uint8(128 if packing.kind == "q8" else 8)
-        codes[: groups.rows] += signed
-    steps = codes.reshape(len(panels), INTEGER_ROWS, count, 8, 4).transpose(0, 2, 3, 1, 4)
-    if packing.kind != "q8":
-        steps = steps[:, :, :4] | (steps[:, :, 4:] << 4)
-    scales = np.zeros((rows, count), groups.scales.dtype)
-    scales[: groups.rows] = groups.scales
-    turned = np.ascontiguousarray(scales.reshape(len(panels), INTEGER_ROWS, count).transpose(0, 2, 1))
-    lines, size = turned.view(np.uint8), weight_bytes(packing.kind)
-    scaled, block = SCALED[packing.scale], block_bytes(packing.kind, packing.scale)
-    for g in range(count):
-        start, place = g // scaled * block, g % scaled
-        panels[:, start + place * size : start + (place + 1) * size] = steps[:, g].reshape(-1, size)
-        at = start + scaled * size + place * (64 // scaled)
-        panels[:, at : at + 64 // scaled] = lines[:, g]
-
-
-def _float_values(stored: StoredMatrix, packing: Packing) -> Array:
-    if isinstance(stored, F32Matrix | F16Matrix | BF16Matrix):
-        return stored.values
-    if isinstance(stored, FP8Matrix) and packing.kind == "fp8":
-        return stored.codes
-    values = stored.f32()
-    return f32_to_bf16(values) if packing.kind == "bf16" else values
-
-
-def _float_panels(stored: StoredMatrix, packing: Packing, panels: U8) -> None:
-    values = _float_values(stored, packing)
-    chunks, rows = -(-stored.cols // CHUNK), len(panels) * FLOAT_ROWS
-    padded = np.zeros((rows, chunks * CHUNK), values.dtype)
-    padded[: stored.rows, : stored.cols] = values
-    turned = np.ascontiguousarray(
-        padded.reshape(len(panels), FLOAT_ROWS, chunks, CHUNK).transpose(0, 2, 1, 3)
-    )
-    end = chunks * CHUNK * FLOAT_ROWS * values.itemsize
-    panels[:, :end] = turned.view(np.uint8).reshape(len(panels), -1)
-    if isinstance(stored, FP8Matrix) and packing.kind == "fp8":
-        scales = np.zeros((rows, -(-stored.cols // packing.block)), np.float32)
-        scales[: stored.rows] = stored.f32_scales()
-        grouped = scales.reshape(len(panels), -1)
-        panels[:, end : end + 4 * grouped.shape[1]] = grouped.view(np.uint8)
+def _flat(lines: U8) -> U8:
+    """The memory from the first byte of [rows, bytes] to the last, rows that were left out included."""
+    count = (len(lines) - 1) * lines.strides[0] + lines.shape[1] if lines.size else 0
+    return np.lib.stride_tricks.as_strided(lines, (count,), (1,), writeable=False)

@@ -1,5 +1,8 @@
-"""Rounding and laying out weights, all panels of a matrix in one launch. The plain references are in
-`engine.formats`.
+"""Rounding and laying out weights, all panels of some rows in one launch. The plain references are in
+`engine.formats` and in the tests.
+
+`geometry` says how the stored bytes are read, see `engine.kernels.packing.geometry`; panel p starts at byte
+base + p · stride of `data`.
 """
 
 from typing import Any
@@ -11,37 +14,12 @@ from engine.kernels import ir as w
 from engine.kernels.atomic import next_task
 from engine.kernels.compile import intrinsic, kernel
 from engine.kernels.integer_tile import half_to_float
-from engine.kernels.ir import I8, I16, Value, call, constant, load, offset, splat, store, vector
+from engine.kernels.ir import I1, I8, I16, I32, Value, call, constant, load, offset, splat, store, vector
 from engine.kernels.isa import isa
 from engine.kernels.quantize import FLOATS, GROUP, INTS, ROUNDER, largest
-from engine.kernels.scalar import f32_to_bits
+from engine.kernels.stored_groups import group_codes, group_floats
 
-
-@intrinsic
-def widen_group(typing_context: Any, kind: Any, source: Any, start: Any, out: Any) -> Any:
-    """out[0:32] = 32 floats from element `start` of source; kind 0: f32, 1: bf16, 2: f16 (both as uint16)."""
-    which = kind.literal_value if isinstance(kind, types.IntegerLiteral) else None
-    if which is None:
-        return None
-
-    def generate(context: Any, builder: Any, signature: Any, a: Any) -> Any:
-        b, kinds = builder, signature.args
-        target = w.data_pointer(context, b, kinds[3], a[3], w.F32)
-        if which == 0:
-            source = offset(b, w.data_pointer(context, b, kinds[1], a[1], w.F32), a[2])
-            value = load(b, source, FLOATS, 4)
-        else:
-            bits = load(
-                b, offset(b, w.data_pointer(context, b, kinds[1], a[1], I16), a[2]), vector(I16, GROUP), 2
-            )
-            if which == 1:
-                value = b.bitcast(b.shl(b.zext(bits, INTS), constant(INTS, 16)), FLOATS)
-            else:
-                value = half_to_float(b, bits, isa().half)
-        store(b, value, target, 4)
-        return context.get_dummy_value()
-
-    return types.void(kind, source, types.intp, out), generate
+pair: Any = types.Tuple
 
 
 @intrinsic
@@ -53,6 +31,23 @@ def group_absmax(typing_context: Any, x: Any) -> Any:
         return largest(builder, call(builder, "llvm.fabs.v32f32", FLOATS, [value]))
 
     return types.float32(x), generate
+
+
+@intrinsic
+def first_of_size(typing_context: Any, x: Any, size: Any) -> Any:
+    """The first of x[0:32] (f32) whose magnitude is `size`, with its sign; `size` when none is."""
+
+    def generate(context: Any, builder: Any, signature: Any, a: Any) -> Any:
+        b = builder
+        pointer = w.data_pointer(context, b, signature.args[0], a[0], w.F32)
+        magnitudes = call(b, "llvm.fabs.v32f32", FLOATS, [load(b, pointer, FLOATS, 4)])
+        equal = b.bitcast(b.fcmp_ordered("==", magnitudes, splat(b, a[1], GROUP)), I32)
+        none = b.icmp_unsigned("==", equal, constant(I32, 0))
+        place = call(b, "llvm.cttz.i32", I32, [equal, constant(I1, 0)])
+        found = b.load(offset(b, pointer, b.select(none, constant(I32, 0), place)))
+        return b.select(none, a[1], found)
+
+    return types.float32(x, types.float32), generate
 
 
 @intrinsic
@@ -75,21 +70,6 @@ def round_group(typing_context: Any, x: Any, divisor: Any, low: Any, high: Any, 
 
     f = types.float32
     return types.void(x, f, f, f, types.int8, out), generate
-
-
-@intrinsic
-def split_nibbles(typing_context: Any, source: Any, start: Any, codes: Any) -> Any:
-    """codes[0:32] (uint8) = the halves of 16 bytes from source.flat[start], low ones first."""
-
-    def generate(context: Any, builder: Any, signature: Any, a: Any) -> Any:
-        b, kinds, half = builder, signature.args, vector(I8, 16)
-        packed = load(b, offset(b, w.data_pointer(context, b, kinds[0], a[0], I8), a[1]), half)
-        low, high = b.and_(packed, constant(half, 15)), b.lshr(packed, constant(half, 4))
-        mixed = w.shuffle(b, low, high, [place // 2 + 16 * (place % 2) for place in range(32)])
-        store(b, mixed, w.data_pointer(context, b, kinds[2], a[2], I8))
-        return context.get_dummy_value()
-
-    return types.void(source, types.intp, codes), generate
 
 
 @intrinsic
@@ -123,83 +103,106 @@ def place_codes(typing_context: Any, wide: Any, codes: Any, data: Any, at: Any) 
     return types.void(types.boolean, codes, data, types.intp), generate
 
 
-@kernel
-def f16_bits(x):  # type: ignore[no-untyped-def]
-    """The bits of the f16 nearest to a finite f32, ties to even, magnitudes above 65504 clipped; as int32."""
-    bits = f32_to_bits(x)
-    sign, size = (bits >> 16) & 0x8000, bits & 0x7FFFFFFF
-    if size >= 0x477FF000:
-        return sign | 0x7BFF
-    if size < 0x38800000:  # below 2**-14: subnormal, units of 2**-24
-        steps = abs(np.float64(x)) * 16777216.0
-        return sign | np.int32((steps + 6755399441055744.0) - 6755399441055744.0)
-    rounded = size + 0xFFF + ((size >> 13) & 1)
-    return sign | ((rounded - 0x38000000) >> 13)
+@intrinsic
+def narrow_group(typing_context: Any, x: Any) -> Any:
+    """The first 64 bytes of x = x[0:32] (f32) as bfloat16, to the nearest, ties to even; NaN stays NaN."""
+
+    def generate(context: Any, builder: Any, signature: Any, a: Any) -> Any:
+        b = builder
+        place = w.data_pointer(context, b, signature.args[0], a[0], w.F32)
+        value = load(b, place, FLOATS, 4)
+        bits = b.bitcast(value, INTS)
+        upper = b.lshr(bits, constant(INTS, 16))
+        odd = b.and_(upper, constant(INTS, 1))
+        rounded = b.lshr(b.add(bits, b.add(odd, constant(INTS, 0x7FFF))), constant(INTS, 16))
+        nan = b.fcmp_unordered("uno", value, value)
+        chosen = b.select(nan, b.or_(upper, constant(INTS, 0x40)), rounded)
+        store(b, b.trunc(chosen, vector(I16, GROUP)), place, 4)
+        return context.get_dummy_value()
+
+    return types.void(x), generate
 
 
-@kernel
-def f16_value(bits):  # type: ignore[no-untyped-def]
-    """The f32 of finite f16 bits."""
-    exponent, mantissa = (bits >> 10) & 31, bits & 1023
-    if exponent == 0:
-        value = np.float64(mantissa) / 16777216.0
-    else:
-        value = np.float64(1024 + mantissa) * np.float64(1 << exponent) / 33554432.0
-    return np.float32(-value if bits & 0x8000 else value)
+@intrinsic
+def copy_chunk(typing_context: Any, size: Any, source: Any, start: Any, data: Any, at: Any) -> Any:
+    """data[at + i] = source[start + i] (both uint8) for the 16 · size bytes of 16 columns; size 1, 2 or 4."""
+
+    def generate(context: Any, builder: Any, signature: Any, a: Any) -> Any:
+        b, kinds = builder, signature.args
+        first = offset(b, w.data_pointer(context, b, kinds[1], a[1], I8), a[2])
+        target = offset(b, w.data_pointer(context, b, kinds[3], a[3], I8), a[4])
+        for size in (1, 2, 4):
+            with b.if_then(b.icmp_signed("==", a[0], constant(w.I64, size))):
+                store(b, load(b, first, vector(I8, 16 * size)), target)
+        return context.get_dummy_value()
+
+    i = types.int64
+    return types.void(i, source, i, data, i), generate
+
+
+@intrinsic
+def nearest_half(typing_context: Any, x: Any) -> Any:
+    """(bits, value), int32 and f32, of the f16 nearest to an f32: ties to even, magnitudes above 65504 and NaN as
+    65504."""
+    result = pair((types.int32, types.float32))
+
+    def generate(context: Any, builder: Any, signature: Any, a: Any) -> Any:
+        b, largest_half = builder, constant(w.F32, 65504.0)
+        sign = b.and_(b.lshr(b.bitcast(a[0], I32), constant(I32, 16)), constant(I32, 0x8000))
+        size = call(b, "llvm.fabs.f32", w.F32, [a[0]])
+        size = b.select(b.fcmp_ordered("<", size, largest_half), size, largest_half)
+        whole = b.bitcast(size, I32)
+        odd = b.and_(b.lshr(whole, constant(I32, 13)), constant(I32, 1))
+        rounded = b.lshr(b.add(whole, b.add(odd, constant(I32, 0xFFF - (112 << 23)))), constant(I32, 13))
+        # Below 2 ** -14 in steps of 2 ** -24, which is what f32 has from 0.5 on.
+        steps = b.sub(b.bitcast(b.fadd(size, constant(w.F32, 0.5)), I32), constant(I32, 0x3F000000))
+        tiny = b.fcmp_ordered("<", size, constant(w.F32, 2.0**-14))
+        bits = b.or_(sign, b.select(tiny, steps, rounded))
+        one = b.bitcast(b.trunc(bits, I16), vector(I16, 1))
+        value = b.extract_element(half_to_float(b, one, isa().half), constant(I32, 0))
+        return context.make_tuple(b, result, [bits, value])
+
+    return result(types.float32), generate
 
 
 @kernel(parallel=True)
-def pack_rounded(source, kind, rows, cols, wide, data, base, stride, threads):  # type: ignore[no-untyped-def]
-    """Rounds floats [rows · cols] by the q8 (`wide`) or the q4 rule and writes the panels. kind: see
-    `widen_group`.
-    Panel p starts at byte base + p · stride.
-    """
+def pack_rounded(values, scales, geometry, wide, data, base, stride, threads):  # type: ignore[no-untyped-def]
+    """Rounds by the q8 (`wide`) or the q4 rule, 16 rows a panel, with f16 scales."""
+    rows, cols, coding, row_bytes, group_bytes, scaled_by, scale_row, scale_bytes, span = geometry
     groups = (cols + 31) // 32
     weight_bytes = 512 if wide else 256
     panels = (rows + 15) // 16
     counter = np.zeros(1, np.int64)
     for _ in prange(threads):
-        x = np.zeros(32, np.float32)
+        x = np.empty(32, np.float32)
         codes = np.empty(32, np.uint8)
-        padded = np.zeros(32, source.dtype)
         while True:
             panel = next_task(counter)
             if panel >= panels:
                 break
-            start = base + panel * stride
             for row in range(16):
+                n = panel * 16 + row
                 for g in range(groups):
-                    block = start + (g >> 1) * (2 * weight_bytes + 64)
+                    block = base + panel * stride + (g >> 1) * (2 * weight_bytes + 64)
                     at = block + (g & 1) * weight_bytes + row * 4
                     scale_at = block + 2 * weight_bytes + (g & 1) * 32 + row * 2
-                    if panel * 16 + row >= rows:
+                    if n >= rows:
                         codes[:] = 128 if wide else 8
                         data[scale_at], data[scale_at + 1] = 0, 0
                         place_codes(wide, codes, data, at)
                         continue
-                    first = (panel * 16 + row) * cols + g * 32
-                    where, begin = source, first
-                    if cols - g * 32 < 32:
-                        padded[:] = 0
-                        for i in range(cols - g * 32):
-                            padded[i] = source[first + i]
-                        where, begin = padded, 0
-                    if kind == 0:
-                        widen_group(0, where, begin, x)
-                    elif kind == 1:
-                        widen_group(1, where, begin, x)
-                    else:
-                        widen_group(2, where, begin, x)
+                    first, scale_first = (
+                        n * row_bytes + g * group_bytes,
+                        n * scale_row + g // span * scale_bytes,
+                    )
+                    group_floats(coding, values, first, scaled_by, scales, scale_first, x)
+                    for i in range(cols - g * 32, 32):
+                        x[i] = 0
                     extreme = group_absmax(x)
                     if wide:
-                        bits = f16_bits(extreme / np.float32(127))
+                        bits, scale = nearest_half(extreme / np.float32(127))
                     else:
-                        for i in range(32):
-                            if abs(x[i]) == extreme:
-                                extreme = x[i]
-                                break
-                        bits = f16_bits(extreme / np.float32(-8))
-                    scale = f16_value(bits)
+                        bits, scale = nearest_half(first_of_size(x, extreme) / np.float32(-8))
                     divisor = scale if scale != np.float32(0) else np.float32(np.inf)
                     if wide:
                         round_group(x, divisor, np.float32(-127), np.float32(127), np.int8(-128), codes)
@@ -210,13 +213,14 @@ def pack_rounded(source, kind, rows, cols, wide, data, base, stride, threads):  
 
 
 @kernel(parallel=True)
-def pack_nibbles(source, scales, scale_bytes, blank, rows, cols, data, base, stride, threads):  # type: ignore[no-untyped-def]
-    """Lays out 4-bit codes, two a byte with the lower first: source uint8 [rows, row bytes], scales uint8
-    [rows, bytes].
+def pack_codes(values, scales, geometry, wide, blank, size, data, base, stride, threads):  # type: ignore[no-untyped-def]
+    """Lays out stored integers (`wide`: int8, else of 4 bits) with their scales of `size` bytes, 16 rows a panel.
 
-    `blank` is the code of rows and columns that are not there. Panel p starts at byte base + p · stride.
+    `blank` is the code of rows and columns that are not there.
     """
-    groups, scaled = (cols + 31) // 32, 4 // scale_bytes
+    rows, cols, coding, row_bytes, group_bytes, _, scale_row, scale_bytes, span = geometry
+    groups, scaled = (cols + 31) // 32, 4 // size
+    weight_bytes = 512 if wide else 256
     panels = (rows + 15) // 16
     counter = np.zeros(1, np.int64)
     for _ in prange(threads):
@@ -225,21 +229,57 @@ def pack_nibbles(source, scales, scale_bytes, blank, rows, cols, data, base, str
             panel = next_task(counter)
             if panel >= panels:
                 break
-            start = base + panel * stride
             for row in range(16):
                 n = panel * 16 + row
                 for g in range(groups):
-                    count = min(32, cols - g * 32) if n < rows else 0
-                    if count == 32:
-                        split_nibbles(source, n * source.shape[1] + g * 16, codes)
-                    else:
-                        for i in range(count):
-                            byte = source[n, (g * 32 + i) >> 1]
-                            codes[i] = byte >> 4 if i & 1 else byte & 15
-                    for i in range(count, 32):
+                    if n < rows:
+                        group_codes(coding, values, n * row_bytes + g * group_bytes, codes)
+                    for i in range(cols - g * 32 if n < rows else 0, 32):
                         codes[i] = blank
-                    block, place = start + g // scaled * (scaled * 256 + 64), g % scaled
-                    place_codes(False, codes, data, block + place * 256 + row * 4)
-                    at = block + scaled * 256 + (place * 16 + row) * scale_bytes
-                    for i in range(scale_bytes):
-                        data[at + i] = scales[n, g * scale_bytes + i] if n < rows else 0
+                    block = base + panel * stride + g // scaled * (scaled * weight_bytes + 64)
+                    place = g % scaled
+                    place_codes(wide, codes, data, block + place * weight_bytes + row * 4)
+                    at = block + scaled * weight_bytes + (place * 16 + row) * size
+                    scale_at = n * scale_row + g // span * scale_bytes
+                    for i in range(size):
+                        data[at + i] = scales[scale_at + i] if n < rows else 0
+
+
+@kernel(parallel=True)
+def pack_floats(values, scales, geometry, kept, size, data, base, stride, threads):  # type: ignore[no-untyped-def]
+    """Lays out floats of `size` bytes, 4 rows a panel: as stored with their scales after them (`kept`), else made f32
+    (4 bytes) or bfloat16 (2). What is not there is left as it is in `data`.
+    """
+    rows, cols, coding, row_bytes, group_bytes, scaled_by, scale_row, scale_bytes, span = geometry
+    groups, chunks = (cols + 31) // 32, (cols + 15) // 16
+    chunk_bytes = 16 * size
+    blocks = (groups + span - 1) // span if kept and scale_bytes else 0  # f32 scales a row
+    panels = (rows + 3) // 4
+    counter = np.zeros(1, np.int64)
+    for _ in prange(threads):
+        x = np.empty(32, np.float32)
+        made = x.view(np.uint8)
+        while True:
+            panel = next_task(counter)
+            if panel >= panels:
+                break
+            start = base + panel * stride
+            for row in range(min(4, rows - panel * 4)):
+                n = panel * 4 + row
+                for g in range(groups):
+                    at = n * row_bytes + g * group_bytes
+                    if not kept:
+                        scale_at = n * scale_row + g // span * scale_bytes
+                        group_floats(coding, values, at, scaled_by, scales, scale_at, x)
+                        for i in range(cols - g * 32, 32):
+                            x[i] = 0
+                        if size == 2:
+                            narrow_group(x)
+                    for c in range(2 * g, min(chunks, 2 * g + 2)):
+                        target = start + (c * 4 + row) * chunk_bytes
+                        if kept:
+                            copy_chunk(size, values, at + (c & 1) * chunk_bytes, data, target)
+                        else:
+                            copy_chunk(size, made, (c & 1) * chunk_bytes, data, target)
+                for i in range(4 * blocks):
+                    data[start + (chunks * chunk_bytes + row * blocks) * 4 + i] = scales[n * scale_row + i]

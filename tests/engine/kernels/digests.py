@@ -15,7 +15,10 @@ from engine.formats import (
     F32Matrix,
     FP8Matrix,
     Int4Matrix,
+    MXFP4Blocks,
     MXFP4Matrix,
+    Q4Blocks,
+    Q8Blocks,
     StoredMatrix,
     f32_to_bf16,
 )
@@ -44,6 +47,8 @@ def stored(seed: int, rows: int = ROWS, cols: int = COLS) -> dict[str, StoredMat
     codes[codes & 0x7F == 0x7F] = 3
     packed = rng.integers(-(2**31), 2**31, (rows, -(-cols // 8))).astype(np.int32)
     even = cols - cols % 2
+    blocks = rng.integers(0, 256, (rows, -(-cols // 32), 34)).astype(np.uint8)
+    blocks[:, :, 1] &= 0x9F  # scales that are finite, many of them subnormal
     return {
         "f32": F32Matrix(values),
         "f16": F16Matrix(values.astype(np.float16)),
@@ -54,6 +59,9 @@ def stored(seed: int, rows: int = ROWS, cols: int = COLS) -> dict[str, StoredMat
             rng.integers(0, 256, (rows, even // 2)).astype(np.uint8),
             rng.integers(0, 140, (rows, -(-even // 32))).astype(np.uint8),
         ),
+        "q8_0": Q8Blocks(blocks.reshape(rows, -1)),
+        "q4_0": Q4Blocks(blocks[:, :, :18].reshape(rows, -1)),
+        "mxfp4 of gguf": MXFP4Blocks(blocks[:, :, 1:18].reshape(rows, -1)),
     }
 
 
@@ -68,6 +76,13 @@ def matrices() -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
         for weights in choices:
             for count in (1, 3, TOKENS):
                 yield f"{name} {weights} {count}", kernels.matmul(x[:count], kernels.pack(matrix, weights))
+
+
+def packed() -> Iterator[tuple[str, npt.NDArray[np.uint8]]]:
+    choices: tuple[kernels.Weights, ...] = ("auto", "q8", "q4", "native")
+    for name, matrix in stored(5).items():
+        for weights in choices:
+            yield f"{name} {weights} packed", kernels.pack(matrix, weights).data
 
 
 def experts() -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
@@ -133,7 +148,7 @@ def digests() -> list[str]:
     """One line a result: its name and a digest of its bits."""
     return [
         f"{name} {hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()[:16]}"
-        for group in (matrices, experts, functions, attentions, recurrences, sparse)
+        for group in (matrices, packed, experts, functions, attentions, recurrences, sparse)
         for name, values in group()
     ]
 
