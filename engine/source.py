@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
 from engine.errors import CheckpointError
 
 GGUF_PART = re.compile(r"(.+)-\d{5}-of-(\d{5})\.gguf")  # its model and the number of parts
@@ -63,10 +65,9 @@ class DirectorySource:
     def files(self) -> Mapping[str, int]:
         return self._sizes
 
-    def read(self, path: str, offset: int, length: int) -> bytearray:
+    def read(self, path: str, offset: int, length: int) -> memoryview:
         descriptor = self._descriptor(path)
-        data = bytearray(length)
-        view = memoryview(data)
+        view = np.empty(length, np.uint8).data  # in huge pages where it is large, and not zeroed first
         done = 0
         while done < length:
             count = os.preadv(descriptor, [view[done:]], offset + done)
@@ -75,7 +76,7 @@ class DirectorySource:
                     f"{self.directory / path} ends at byte {offset + done}; it was longer when opened"
                 )
             done += count
-        return data
+        return view
 
     def prefetch(self, ranges: Iterable[tuple[str, int, int]]) -> None:
         if not hasattr(os, "posix_fadvise"):

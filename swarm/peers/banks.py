@@ -65,7 +65,7 @@ class UnchangedDirectory(DirectorySource):
         super().__init__(directory)
         self._states = {file.entry.path: file.state for file in files}
 
-    def read(self, path: str, offset: int, length: int) -> bytearray:
+    def read(self, path: str, offset: int, length: int) -> memoryview:
         data = super().read(path, offset, length)
         expected = self._states.get(path)
         if expected is not None and FileState.of((self.directory / path).stat()) != expected:
