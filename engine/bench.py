@@ -5,19 +5,36 @@ quartiles.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numba import prange
 
-from engine.arrays import F32, Array, aligned
-from engine.formats import BF16Matrix, F32Matrix, Int4Matrix, MXFP4Matrix, StoredMatrix, f32_to_bf16
+from engine.arrays import F32, Array, aligned, aligned_bytes
+from engine.formats import (
+    BF16Matrix,
+    F32Matrix,
+    FP8Matrix,
+    Int4Matrix,
+    MXFP4Matrix,
+    Q4Blocks,
+    Q8Blocks,
+    StoredMatrix,
+    f32_to_bf16,
+)
 from engine.kernels import attention, kernel, matmul, pack, quantize_rows, threads
-from engine.kernels.packing import Weights
+from engine.kernels.packing import Weights, choose, pack_into
 from engine.kernels.threads import launch
 
-FORMATS = ("q8", "q4", "int4", "mxfp4", "bf16", "f32")
+FORMATS: Mapping[str, tuple[str, Weights]] = {
+    "q8": ("bf16", "q8"), "q4": ("bf16", "q4"), "int4": ("int4", "auto"), "mxfp4": ("mxfp4", "auto"),
+    "bf16": ("bf16", "native"), "f32": ("f32", "native"),
+}  # fmt: skip
+"""What kernels run on: how it is stored, and the choice of weights that keeps or makes it so."""
+
+STORED_BITS = {"f32": 32, "bf16": 16, "fp8": 8, "int4": 4.5, "mxfp4": 4.25, "Q8_0": 8.5, "Q4_0": 4.5}
+"""Bits a weight of what is packed when a model is loaded, scales included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,36 +101,51 @@ def read_speed(nbytes: int = 512 << 20, least_s: float = 0.3) -> Speed:
     return Speed("plain read", timed(run, least_s=least_s), data.nbytes, 0)
 
 
-def made_up_matrix(kind: str, rows: int, cols: int, seed: int = 0) -> tuple[StoredMatrix, Weights]:
-    """A matrix for one of FORMATS, and the choice of weights that keeps it so. Rows repeat, to be made
-    quickly.
-    """
+def made_up_matrix(stored: str, rows: int, cols: int, seed: int = 0) -> StoredMatrix:
+    """A matrix stored as one of STORED_BITS says. Rows repeat, to be made quickly."""
     rng = np.random.default_rng(seed)
     some = min(rows, 64)
 
     def repeated(part: Array) -> Array:
         return np.ascontiguousarray(np.tile(part, (-(-rows // some), 1))[:rows])
 
-    if kind == "int4":
+    groups = -(-cols // 32)
+    if stored == "int4":
         packed = rng.integers(-(2**31), 2**31, (some, -(-cols // 8))).astype(np.int32)
-        scales = f32_to_bf16(rng.random((some, -(-cols // 32)), np.float32))
-        return Int4Matrix(repeated(packed), repeated(scales), cols), "auto"
-    if kind == "mxfp4":
+        scales = f32_to_bf16(rng.random((some, groups), np.float32))
+        return Int4Matrix(repeated(packed), repeated(scales), cols)
+    if stored == "mxfp4":
         codes = rng.integers(0, 256, (some, cols // 2)).astype(np.uint8)
-        exponents = rng.integers(115, 125, (some, -(-cols // 32))).astype(np.uint8)
-        return MXFP4Matrix(repeated(codes), repeated(exponents)), "auto"
+        exponents = rng.integers(115, 125, (some, groups)).astype(np.uint8)
+        return MXFP4Matrix(repeated(codes), repeated(exponents))
+    if stored == "fp8":
+        codes = rng.integers(0x40, 0x7E, (some, cols)).astype(np.uint8)
+        codes |= rng.integers(0, 2, codes.shape).astype(np.uint8) << 7
+        steps = rng.random((-(-rows // 128), -(-cols // 128)), np.float32)
+        return FP8Matrix(repeated(codes), steps)
+    if stored in ("Q8_0", "Q4_0"):
+        blocks = rng.integers(0, 256, (some, groups, 34 if stored == "Q8_0" else 18)).astype(np.uint8)
+        blocks[:, :, 1] = 0x20 + blocks[:, :, 1] % 8  # f16 scales from 2 ** -7 to 2 ** -5
+        lines = repeated(blocks.reshape(some, -1))
+        return Q8Blocks(lines) if stored == "Q8_0" else Q4Blocks(lines)
     values = rng.standard_normal((some, cols), np.float32) * np.float32(0.02)
-    if kind == "f32":
-        return F32Matrix(repeated(values)), "native"
-    stored = BF16Matrix(repeated(f32_to_bf16(values)))
-    if kind == "bf16":
-        return stored, "native"
-    return stored, "q4" if kind == "q4" else "q8"
+    return F32Matrix(repeated(values)) if stored == "f32" else BF16Matrix(repeated(f32_to_bf16(values)))
+
+
+def packing_speed(stored: str, rows: int, cols: int, least_s: float = 0.3) -> Speed:
+    """Packing a matrix [rows, cols] by `auto`, which is what loading does with it; bytes as stored."""
+    matrix = made_up_matrix(stored, rows, cols)
+    packing = choose(matrix, "auto")
+    out = aligned_bytes(packing.nbytes(rows, cols))
+    timing = timed(lambda: pack_into(matrix, packing, out), least_s=least_s)
+    nbytes = int(rows * cols * STORED_BITS[stored] / 8)
+    return Speed(f"packing {stored} as {packing.kind} [{rows}, {cols}]", timing, nbytes, 0)
 
 
 def matmul_speed(kind: str, rows: int, cols: int, tokens: int, least_s: float = 0.3) -> Speed:
     """One matrix [rows, cols] times `tokens` rows, rounded beforehand on the integer path."""
-    w = pack(*made_up_matrix(kind, rows, cols))
+    stored, weights = FORMATS[kind]
+    w = pack(made_up_matrix(stored, rows, cols), weights)
     x: F32 = np.random.default_rng(1).standard_normal((tokens, cols), np.float32)
     given = quantize_rows(x) if w.integer else x
     out = aligned((tokens, rows), np.float32)
@@ -154,9 +186,10 @@ def attention_speed(
     return Speed(name, timed(run, least_s=least_s), nbytes, 2 * layers * seen * heads * dim)
 
 
-def kernel_speeds(kinds: Sequence[str] = FORMATS, *, cols: int = 2048, tokens: int = 128) -> list[Speed]:
-    """The usual table: plain read; each format with one row from memory, and with many rows."""
-    speeds = [read_speed()]
+def kernel_speeds(kinds: Iterable[str] = FORMATS, *, cols: int = 2048, tokens: int = 128) -> list[Speed]:
+    """The usual table: plain read; packing of each stored format; each format with one row from memory, and with many
+    rows."""
+    speeds = [read_speed(), *(packing_speed(stored, 4096, cols) for stored in STORED_BITS)]
     for kind in kinds:
         bytes_a_weight = {"q8": 1.06, "bf16": 2.0, "f32": 4.0}.get(kind, 0.56)
         rows = int((256 << 20) / (cols * bytes_a_weight)) // 16 * 16

@@ -7,7 +7,8 @@ import click
 @click.option("--threads", type=click.IntRange(min=1), help="Threads; by default one a physical core.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(threads: int | None, as_json: bool) -> None:
-    """Measure each format with one row from memory and with many rows, beside a plain read of memory."""
+    """Measure the packing of each stored format, and each format with one row from memory and with many rows, beside a
+    plain read of memory."""
     from engine.bench import kernel_speeds
     from engine.kernels import set_threads
     from swarm.cli.output import emit_json, table

@@ -20,6 +20,18 @@ def test_matmul_speed(kind: str) -> None:
     assert speed.nbytes == pytest.approx(96 * 128 * bits / 8, rel=0.07)  # panels end on multiples of 64 bytes
 
 
+@pytest.mark.parametrize("stored", bench.STORED_BITS)
+def test_packing_speed(stored: str) -> None:
+    speed = bench.packing_speed(stored, 96, 128, least_s=0)
+    given = bench.made_up_matrix(stored, 96, 128).grouped_bytes()
+    blocks = (
+        given.scales.nbytes
+        if given.stride == given.scale_stride
+        else given.values.nbytes + given.scales.nbytes
+    )
+    assert speed.nbytes == pytest.approx(blocks, rel=0.04)  # scales of fp8 are given once a row
+
+
 def test_attention_speed() -> None:
     speed = bench.attention_speed(4, 2, 16, 40, 3, layers=2, least_s=0)
     assert speed.macs == 2 * 2 * (38 + 39 + 40) * 4 * 16
