@@ -191,11 +191,9 @@ def pack_rounded(values, scales, geometry, wide, data, base, stride, threads):  
                         data[scale_at], data[scale_at + 1] = 0, 0
                         place_codes(wide, codes, data, at)
                         continue
-                    first, scale_first = (
-                        n * row_bytes + g * group_bytes,
-                        n * scale_row + g // span * scale_bytes,
-                    )
-                    group_floats(coding, values, first, scaled_by, scales, scale_first, x)
+                    first = n * row_bytes + g * group_bytes
+                    factor_at = n * scale_row + g // span * scale_bytes
+                    group_floats(coding, values, first, scaled_by, scales, factor_at, x)
                     for i in range(cols - g * 32, 32):
                         x[i] = 0
                     extreme = group_absmax(x)
