@@ -153,8 +153,13 @@ class KeyValue:
         self.dtype = np.dtype(dtype)
         self.window = window
         self.start = 0
-        self.arrays: list[Array] = [np.zeros((0, *width), self.dtype) for width in self.widths]
         self._first_capacity = capacity
+        self._hold([np.zeros((0, *width), self.dtype) for width in self.widths])
+
+    def _hold(self, arrays: list[Array]) -> None:
+        self.arrays = arrays
+        self.addresses: list[int] = [array.__array_interface__["data"][0] for array in arrays]
+        """Where each array begins, for kernels that take the caches of several sequences."""
 
     @property
     def nbytes(self) -> int:
@@ -174,7 +179,7 @@ class KeyValue:
         while capacity < held + count or (self.window is not None and capacity < 2 * held):
             capacity *= 2
         old = self.arrays
-        self.arrays = [_rows((capacity, *width), self.dtype) for width in self.widths]
+        self._hold([_rows((capacity, *width), self.dtype) for width in self.widths])
         for array, before in zip(self.arrays, old, strict=True):
             array[:held] = before[start - self.start : length - self.start]
             array[held:] = 0
@@ -205,11 +210,9 @@ class KeyValue:
     def copy(self) -> "KeyValue":
         twin = KeyValue(self.widths, self.dtype, self.window, self._first_capacity)
         twin.start = self.start
-        twin.arrays = []
-        for array in self.arrays:
-            copied = _rows(array.shape, array.dtype)
+        twin._hold([_rows(array.shape, array.dtype) for array in self.arrays])
+        for copied, array in zip(twin.arrays, self.arrays, strict=True):
             copied[...] = array
-            twin.arrays.append(copied)
         return twin
 
 

@@ -24,6 +24,8 @@ from engine.kernels import (
     matmul_parts,
     rms_norm,
     run_mlp,
+    sequence_attention,
+    takes_sequences,
 )
 from engine.models import Batch
 
@@ -144,6 +146,27 @@ def attend(
     q f32 [N, H, D], k [N, Hkv, D], v [N, Hkv, Dv], positions already in them -> [N, H · Dv]. `parts`: the
     layer's cache in each of the batch's states. `window`, `sinks` and `bias` as in `kernels.attention`.
     """
+    if takes_sequences(parts[0].dtype, len(parts), q.size * (batch.furthest + 1)):
+        table = np.array(
+            [
+                (rows.start, rows.stop - rows.start, *part.addresses, part.capacity, part.start)
+                for part, rows in zip(parts, batch.slices, strict=True)
+            ],
+            np.int64,
+        )
+        seen = sequence_attention(
+            q,
+            k,
+            v,
+            table,
+            parts[0].dtype,
+            batch.positions,
+            scale=scale,
+            window=window,
+            sinks=sinks,
+            bias=bias,
+        )
+        return seen.reshape(len(batch), -1)
     outputs = []
     for part, rows in zip(parts, batch.slices, strict=True):
         positions = batch.positions[rows]

@@ -10,9 +10,12 @@ import numpy as np
 
 from engine.arrays import F32, I32, Array, aligned
 from engine.kernels.attention_kernel import attend
+from engine.kernels.attention_sequences import attend_sequences, write_rows
+from engine.kernels.isa import isa
 from engine.kernels.matrix import padded_columns
-from engine.kernels.threads import launch
+from engine.kernels.threads import SMALL, launch
 
+COST = 16  # multiplications of a matrix that take as long as one of a cache
 NO_BIAS = np.empty((0, 0, 0), np.float32)
 NO_SINKS = np.empty(0, np.float32)
 NO_KEYS = np.empty((0, 0), np.int32)
@@ -49,7 +52,7 @@ def attention(
     if k.dtype == np.float16:
         k, v = k.view(np.uint16), v.view(np.uint16)
     rows = padded_columns(np.asarray(q, np.float32).reshape(-1, q.shape[2]))
-    work = q.size * (keys.shape[1] if keys is not None else int(positions.max()) + 1 - start)
+    work = COST * q.size * (keys.shape[1] if keys is not None else int(positions.max()) + 1 - start)
     with launch(work) as count:
         attend(
             rows, k, v, np.ascontiguousarray(positions, np.int32), start, q.shape[2], width,
@@ -57,5 +60,37 @@ def attention(
             0 if window is None else window, NO_SINKS if sinks is None else sinks,
             NO_KEYS if keys is None else keys,
             NO_BIAS if bias is None else bias, out.reshape(-1, width), count,
+        )  # fmt: skip
+    return out
+
+
+_LIKE = {np.dtype(np.float16): np.empty(0, np.uint16), np.dtype(np.float32): np.empty(0, np.float32)}
+
+
+def takes_sequences(dtype: np.dtype[np.generic], sequences: int, elements: int) -> bool:
+    """Whether `sequence_attention` serves: several sequences, or one of little work (elements of q times keys)."""
+    return (isa().half or dtype == np.float32) and (sequences > 1 or elements < SMALL)
+
+
+def sequence_attention(
+    q: F32, k: F32, v: F32, table: Array, dtype: np.dtype[np.generic], positions: I32, *, scale: float,
+    window: int | None = None, sinks: F32 | None = None, bias: F32 | None = None,
+) -> F32:  # fmt: skip
+    """Writes the rows' keys and values to their sequences' caches and attends, in one launch: f32 [N, H, Dv].
+
+    q f32 [N, H, D], k [N, Hkv, D], v [N, Hkv, Dv]. table int64 [S, 6]: for each sequence its first
+    row, how many rows it has, the addresses of its keys and its values (contiguous, of `dtype`, f16 or f32), how
+    many rows they have, and the position of the first of these. The caller sees to it that the positions lie
+    within the caches. The rest as in `attention`, whose bits these are.
+    """
+    out = aligned((len(q), q.shape[1], v.shape[2]), np.float32)
+    like = _LIKE[dtype]
+    write_rows(table, like, positions, np.ascontiguousarray(k), np.ascontiguousarray(v))
+    rows = padded_columns(q.reshape(-1, q.shape[2]))
+    with launch(COST * q.size * (int(positions.max()) + 1)) as count:
+        attend_sequences(
+            rows, table, like, positions, k.shape[1], q.shape[2], v.shape[2], np.float32(scale),
+            0 if window is None else window, NO_SINKS if sinks is None else sinks,
+            NO_BIAS if bias is None else bias, out.reshape(-1, v.shape[2]), count,
         )  # fmt: skip
     return out

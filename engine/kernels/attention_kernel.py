@@ -1,7 +1,7 @@
 """Attention in one launch over (key head, tile of rows) or, when those are few, over (some key heads, tile of
 rows, block of keys).
 
-Both ways compute the same per block (`_block`) and merge blocks in increasing order (`_merge`).
+Both ways compute the same per block (`block_of`) and merge blocks in increasing order (`merge`).
 """
 
 import numpy as np
@@ -50,8 +50,8 @@ def _gather(cache, rows, low, high, start, head, width, out):  # type: ignore[no
 
 
 @kernel
-def _scores(q, k, index, rows, heads, low, high, block, head, start, scale, direct, wide_k, scores):  # type: ignore[no-untyped-def]
-    """Scores of the keys low … high for some heads: scores [heads · TILE, BLOCK], a key at its place in the
+def _scores(q, k, index, rows, heads, lines, low, high, block, head, start, scale, direct, wide_k, scores):  # type: ignore[no-untyped-def]
+    """Scores of the keys low … high for some heads: scores [heads · lines, BLOCK], a key at its place in the
     block.
     """
     step = BLOCK if heads == 1 else TOGETHER
@@ -60,7 +60,7 @@ def _scores(q, k, index, rows, heads, low, high, block, head, start, scale, dire
         count = min(step, high - key)
         for h in range(heads):
             for t in range(0, rows, QUERIES):
-                line = h * TILE + t
+                line = h * lines + t
                 some, out = min(QUERIES, rows - t), scores[line:, key - block * BLOCK :]
                 if direct:
                     at = ((key - start) * k.shape[1] + head + h) * k.shape[2]
@@ -81,7 +81,7 @@ def _values(v, rows, heads, lines, low, high, block, head, start, direct, wide_v
         for h in range(heads):
             for t in range(0, rows, QUERIES):
                 some, line = min(QUERIES, rows - t), (h * lines + t) * wide
-                weight = (h * TILE + t) * BLOCK + key - block * BLOCK
+                weight = (h * lines + t) * BLOCK + key - block * BLOCK
                 if direct:
                     at = ((key - start) * v.shape[1] + head + h) * v.shape[2]
                     stride = v.shape[1] * v.shape[2]
@@ -107,13 +107,13 @@ def _values(v, rows, heads, lines, low, high, block, head, start, direct, wide_v
 
 
 @kernel
-def _block(  # type: ignore[no-untyped-def]
+def block_of(  # type: ignore[no-untyped-def]
     q, k, v, index, tokens, rows, heads, lines, block, head, start, dim, width, scale, spans, positions, keys,
     bias, direct, scores, wide_k, wide_v, tops, sums, parts,
 ):  # fmt: skip
     """One block of keys for `rows` rows of each of the key heads head … head + heads: maximum, sum and weighted
-    values a row (sum 0: sees none). Row t of the h-th head is line h · TILE + t of `index` and `scores`, line
-    h · lines + t of what is given back.
+    values a row (sum 0: sees none). Row t of the h-th head is line h · lines + t of `index`, of `scores` and of what is
+    given back.
     """
     low, high = block * BLOCK + BLOCK, block * BLOCK
     for t in range(rows):
@@ -127,10 +127,10 @@ def _block(  # type: ignore[no-untyped-def]
     if not direct:
         _gather(k, chosen, low, high, start, head, dim, wide_k)
         _gather(v, chosen, low, high, start, head, width, wide_v)
-    _scores(q, k, index, rows, heads, low, high, block, head, start, scale, direct, wide_k, scores)
+    _scores(q, k, index, rows, heads, lines, low, high, block, head, start, scale, direct, wide_k, scores)
     for h in range(heads):
         for t in range(rows):
-            n, place = tokens[t], h * TILE + t
+            n, place = tokens[t], h * lines + t
             begin = max(spans[n, 0] - block * BLOCK, 0)
             end = min(spans[n, 1] - block * BLOCK, BLOCK)
             line = scores[place]
@@ -149,12 +149,12 @@ def _block(  # type: ignore[no-untyped-def]
             seen = line[begin:end]
             for j in range(len(seen)):
                 seen[j] = exp(seen[j] - best)
-            tops[h * lines + t], sums[h * lines + t] = best, lane_sum(line, 0, BLOCK)
+            tops[place], sums[place] = best, lane_sum(line, 0, BLOCK)
     _values(v, rows, heads, lines, low, high, block, head, start, direct, wide_v, scores, parts)
 
 
 @kernel
-def _merge(top, total, new_top, new_total, out, part):  # type: ignore[no-untyped-def]
+def merge(top, total, new_top, new_total, out, part):  # type: ignore[no-untyped-def]
     """Adds a block's sums to a row's running ones; returns its maximum and its sum."""
     if new_total == np.float32(0):
         return top, total
@@ -166,13 +166,13 @@ def _merge(top, total, new_top, new_total, out, part):  # type: ignore[no-untype
 
 
 @kernel
-def _clear(line):  # type: ignore[no-untyped-def]
+def clear(line):  # type: ignore[no-untyped-def]
     for i in range(len(line)):
         line[i] = np.float32(0)
 
 
 @kernel
-def _finish(top, total, sink, has_sink, out):  # type: ignore[no-untyped-def]
+def finish(top, total, sink, has_sink, out):  # type: ignore[no-untyped-def]
     if has_sink:
         best = max(top, sink)
         factor = exp(top - best)
@@ -218,7 +218,7 @@ def attend(q, k, v, positions, start, dim, width, scale, window, sinks, keys, bi
     later, done = counter[1:], counter[2:]
     for _ in prange(threads):
         index, tokens = np.empty(group * TILE, np.int64), np.empty(TILE, np.int64)
-        scores = np.zeros((group * TILE, BLOCK), np.float32)
+        scores = np.zeros((group * lines, BLOCK), np.float32)
         wide_k = np.empty((0 if direct else BLOCK, q.shape[1]), np.float32)
         wide_v = np.empty((0 if direct else BLOCK, wide), np.float32)
         tops, sums = np.empty(TILE, np.float32), np.empty(TILE, np.float32)
@@ -241,12 +241,12 @@ def attend(q, k, v, positions, start, dim, width, scale, window, sinks, keys, bi
             for t in range(rows):
                 tokens[t] = (begin + t) // shared
                 for h in range(some):
-                    index[h * TILE + t] = tokens[t] * heads + (head + h) * shared + (begin + t) % shared
+                    index[h * lines + t] = tokens[t] * heads + (head + h) * shared + (begin + t) % shared
                 first_block = min(first_block, spans[tokens[t], 0] // BLOCK)
                 last_block = max(last_block, (spans[tokens[t], 1] + BLOCK - 1) // BLOCK)
             if split:
                 first, last = (tile * kv_heads + head) * lines, (tile * kv_heads + head + some) * lines
-                _block(
+                block_of(
                     q, k, v, index, tokens, rows, some, lines, lowest + piece, head, start, dim, width, scale,
                     spans, positions, keys, bias, direct, scores, wide_k, wide_v,
                     all_tops[piece, first:last], all_sums[piece, first:last], all_parts[piece, first:last],
@@ -255,19 +255,19 @@ def attend(q, k, v, positions, start, dim, width, scale, window, sinks, keys, bi
                 continue
             for t in range(rows):
                 run_tops[t], run_sums[t] = np.float32(-np.inf), np.float32(0)
-                _clear(out[index[t]])
+                clear(out[index[t]])
             for block in range(first_block, last_block):
-                _block(
-                    q, k, v, index, tokens, rows, 1, TILE, block, head, start, dim, width, scale,
+                block_of(
+                    q, k, v, index, tokens, rows, 1, lines, block, head, start, dim, width, scale,
                     spans, positions, keys, bias, direct, scores, wide_k, wide_v, tops, sums, parts,
                 )  # fmt: skip
                 for t in range(rows):
-                    run_tops[t], run_sums[t] = _merge(
+                    run_tops[t], run_sums[t] = merge(
                         run_tops[t], run_sums[t], tops[t], sums[t], out[index[t]], parts[t]
                     )
             for t in range(rows):
                 sink = sinks[index[t] % heads] if len(sinks) else np.float32(0)
-                _finish(run_tops[t], run_sums[t], sink, len(sinks) > 0, out[index[t]])
+                finish(run_tops[t], run_sums[t], sink, len(sinks) > 0, out[index[t]])
         while split:
             place = next_task(later)
             if place >= kv_heads * tiles:
@@ -283,10 +283,10 @@ def attend(q, k, v, positions, start, dim, width, scale, window, sinks, keys, bi
             for t in range(end - begin):
                 row = (begin + t) // shared * heads + head * shared + (begin + t) % shared
                 top, total, at = np.float32(-np.inf), np.float32(0), place * lines + t
-                _clear(out[row])
+                clear(out[row])
                 for piece in range(blocks):
-                    top, total = _merge(
+                    top, total = merge(
                         top, total, all_tops[piece, at], all_sums[piece, at], out[row], all_parts[piece, at]
                     )
                 sink = sinks[row % heads] if len(sinks) else np.float32(0)
-                _finish(top, total, sink, len(sinks) > 0, out[row])
+                finish(top, total, sink, len(sinks) > 0, out[row])

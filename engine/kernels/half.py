@@ -16,29 +16,33 @@ LANES = 32
 
 
 @intrinsic
-def _halves(typing_context: Any, x: Any, start: Any, out: Any, place: Any) -> Any:
-    """out.flat[place + i] = the bits of x.flat[start + i] as f16, i < LANES; x f32 and out uint16, contiguous."""
+def _some(typing_context: Any, x: Any, start: Any, out: Any, place: Any) -> Any:
+    """out.flat[place + i] = x.flat[start + i], i < LANES; x f32, out f32 or uint16 (the bits of f16), contiguous."""
 
     def generate(context: Any, builder: Any, signature: Any, a: Any) -> Any:
         b, kinds = builder, signature.args
-        source = offset(b, w.data_pointer(context, b, kinds[0], a[0], w.F32), a[1])
-        target = offset(b, w.data_pointer(context, b, kinds[2], a[2], I16), a[3])
-        store(b, b.fptrunc(load(b, source, vector(w.F32, LANES), 4), vector(w.F16, LANES)), target, 2)
+        value = load(
+            b, offset(b, w.data_pointer(context, b, kinds[0], a[0], w.F32), a[1]), vector(w.F32, LANES), 4
+        )
+        halves = kinds[2].dtype == types.uint16
+        target = offset(b, w.data_pointer(context, b, kinds[2], a[2], I16 if halves else w.F32), a[3])
+        store(b, b.fptrunc(value, vector(w.F16, LANES)) if halves else value, target, 2 if halves else 4)
         return context.get_dummy_value()
 
     return types.void(x, types.intp, out, types.intp), generate
 
 
 @kernel
-def _narrow(x, out):  # type: ignore[no-untyped-def]
+def narrow_into(x, out):  # type: ignore[no-untyped-def]
+    """out = x, both of one dimension; out f32 or uint16 (the bits of f16, by the instruction that there must be)."""
     whole = len(x) // LANES * LANES
     for i in range(0, whole, LANES):
-        _halves(x, i, out, i)
+        _some(x, i, out, i)
     if whole < len(x):
-        last, bits = np.zeros(LANES, np.float32), np.empty(LANES, np.uint16)
+        last, ends = np.zeros(LANES, np.float32), np.empty(LANES, out.dtype)
         last[: len(x) - whole] = x[whole:]
-        _halves(last, 0, bits, 0)
-        out[whole:] = bits[: len(x) - whole]
+        _some(last, 0, ends, 0)
+        out[whole:] = ends[: len(x) - whole]
 
 
 def narrow(x: F32, out: Array) -> None:
@@ -51,12 +55,12 @@ def narrow(x: F32, out: Array) -> None:
         return
     source, target = x.reshape(-1), out.view(np.uint16).reshape(-1)
     if x.size < LARGE:
-        _narrow(source, target)
+        narrow_into(source, target)
         return
     each = x.size // len(x)
 
     def run(rows: slice) -> None:
         some = slice(rows.start * each, rows.stop * each)
-        _narrow(source[some], target[some])
+        narrow_into(source[some], target[some])
 
     over_rows(len(x), x.size, run)

@@ -53,8 +53,8 @@ class Segment:
 class Batch:
     """The rows of one forward pass: the tokens of all its segments, one below the other.
 
-    tokens, positions: int32 [N]; `slices[i]` are the rows of `segments[i]`; `wanted`: the rows whose logits
-    are asked for.
+    tokens, positions: int32 [N]; `slices[i]` are the rows of `segments[i]`; `furthest`: the largest
+    position; `wanted`: the rows whose logits are asked for.
     """
 
     def __init__(self, segments: Sequence[Segment]) -> None:
@@ -70,6 +70,7 @@ class Batch:
                 for state, count in zip(self.states, counts, strict=True)
             ]
         )
+        self.furthest = int(self.positions.max()) if len(self.positions) else 0
         self.wanted = np.array(
             [
                 row

@@ -117,6 +117,13 @@ def attentions() -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
     positions = np.arange(count, dtype=np.int32)
     q, k, v = normal(21, count, 4, 40), normal(22, count, 2, 40), normal(23, count, 2, 24)
     yield "attention", kernels.attention(q, k.astype(np.float16), v.astype(np.float16), positions, scale=0.2)
+    keys, values = np.zeros((2, 160, 2, 40), np.float32), np.zeros((2, 160, 2, 24), np.float32)
+    table = [(100 * s, (100, 50)[s], keys[s].ctypes.data, values[s].ctypes.data, 160, 0) for s in (0, 1)]
+    positions[100:] -= 100
+    yield (
+        "attention of two",
+        kernels.sequence_attention(q, k, v, np.array(table, np.int64), keys.dtype, positions, scale=0.2),
+    )
 
 
 def sparse() -> Iterator[tuple[str, npt.NDArray[np.float32]]]:

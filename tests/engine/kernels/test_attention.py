@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from engine.kernels import attention
+from engine.kernels import attention, sequence_attention, takes_sequences
 from tests.engine.kernels.digests import normal
 
 COUNT, SCALE = 270, 0.2
@@ -101,3 +101,39 @@ def test_errors() -> None:
     with pytest.raises(ValueError, match="within the cache"):
         attention(q[:, :2], k, k, np.array([8], np.int32), scale=1.0)
     assert attention(q[:0, :2], k, k, at[:0], scale=1.0).shape == (0, 2, 16)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("option", [option for option in OPTIONS if option != "keys"])
+@pytest.mark.parametrize("counts", [(1,), (1, 1, 1, 1, 1), (3, 1, 37, 1)], ids=str)
+def test_sequences_together_get_what_each_gets_alone(
+    shape: str, option: str, counts: tuple[int, ...]
+) -> None:
+    heads, kv_heads, dim, width, dtype = SHAPES[shape]
+    if not takes_sequences(np.dtype(dtype), len(counts), 0):
+        pytest.skip("this processor has no instruction for f16")
+    befores, total = [0, 200, 5, 131, 64][: len(counts)], sum(counts)
+    q, k, v = normal(1, total, heads, dim), normal(2, total, kv_heads, dim), normal(3, total, kv_heads, width)
+    options = OPTIONS[option](heads)
+    positions = np.concatenate(
+        [np.arange(before, before + count) for before, count in zip(befores, counts, strict=True)]
+    ).astype(np.int32)
+    alone, lines, caches, first = [], [], [], 0
+    for place, (before, count) in enumerate(zip(befores, counts, strict=True)):
+        rows = slice(first, first + count)
+        start = max(before - 20, 0) if option == "window" else 0  # what no row sees may be gone
+        held = before - start
+        keys = normal(10 + place, held + count + 7, kv_heads, dim).astype(dtype)
+        values = normal(20 + place, held + count + 7, kv_heads, width).astype(dtype)
+        caches.append((keys.copy(), values.copy()))
+        keys[held : held + count], values[held : held + count] = k[rows], v[rows]
+        alone.append(
+            attention(q[rows], keys, values, positions[rows], scale=SCALE, start=start, **of(options, rows))
+        )
+        lines.append((first, count, *(part.ctypes.data for part in caches[-1]), len(keys), start))
+        first += count
+    found = sequence_attention(
+        q, k, v, np.array(lines, np.int64), np.dtype(dtype), positions, scale=SCALE,
+        **of(options, slice(0, total)),
+    )  # fmt: skip
+    assert found.tobytes() == np.concatenate(alone).tobytes()
