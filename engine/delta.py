@@ -11,13 +11,14 @@ import numpy as np
 
 from engine.arrays import F32
 from engine.cache import Running
-from engine.kernels import exp, l2_normalize, sigmoid, silu
+from engine.kernels import Activation, activation, exp, l2_normalize, sigmoid, silu
 from engine.kernels.convolution import causal_convolution
 from engine.kernels.delta import delta_rule, delta_state, forget
 from engine.layers import Norm
 from engine.loader import Loader
 from engine.models import Batch
 
+SILU = Activation("silu")
 UNIT_EPSILON = 1e-6  # inside the root that brings keys and questions to length 1
 
 
@@ -35,6 +36,7 @@ class DeltaShape:
     value_dim: int
     taps: int
     tiled: bool = False
+    activation: Activation = SILU  # of what was convolved
 
     @property
     def keys(self) -> int:
@@ -69,7 +71,10 @@ class DeltaShape:
         for part, rows in zip(parts, batch.slices, strict=True):
             (tail, before), (next_tail, after) = part.now, part.after
             count = rows.stop - rows.start
-            turned = causal_convolution(mixed[rows], taps, tail, next_tail, silu=True)
+            with_silu = self.activation.kind == "silu"
+            turned = causal_convolution(mixed[rows], taps, tail, next_tail, silu=with_silu)
+            if not with_silu:
+                turned = activation(self.activation, turned, np.ones_like(turned))
             q, k = (
                 l2_normalize(part.reshape(count, self.key_heads, self.key_dim), UNIT_EPSILON)
                 for part in (turned[:, : self.keys], turned[:, self.keys : 2 * self.keys])

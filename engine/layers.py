@@ -105,16 +105,36 @@ class Norm:
 GATES: Mapping[str, Activation] = {
     **dict.fromkeys(("silu", "swish"), Activation("silu")),
     **dict.fromkeys(("gelu", "gelu_python"), Activation("gelu")),
-    **dict.fromkeys(("gelu_pytorch_tanh", "gelu_new", "gelu_fast"), Activation("gelu_tanh")),
+    **dict.fromkeys(
+        ("gelu_pytorch_tanh", "gelu_python_tanh", "gelu_new", "gelu_fast", "gelu_accurate"),
+        Activation("gelu_tanh"),
+    ),
+    "relu": Activation("relu"),
+    "relu2": Activation("relu2"),
+    "relu6": Activation("relu6"),
+    "leaky_relu": Activation("leaky_relu"),
+    "hardswish": Activation("hardswish"),
+    "quick_gelu": Activation("quick_gelu"),
+    "gelu_10": Activation("gelu_10"),
+    "mish": Activation("mish"),
+    "tanh": Activation("tanh"),
+    "sigmoid": Activation("sigmoid"),
+    "laplace": Activation("laplace"),
+    "sqrtsoftplus": Activation("sqrtsoftplus"),
+    "linear": Activation("linear"),
 }
 
 
-def activation_of(read: Reader) -> Activation:
-    """The gating that `hidden_act` names, silu where nothing does; ConfigError for others."""
+def activation_of(read: Reader, limit: float = 0.0) -> Activation:
+    """The gating that `hidden_act` names, silu where nothing does, with a `limit` above 0 clamped; ConfigError for
+    others."""
     name = read.text("hidden_act", default="silu")
     if name not in GATES:
         raise ConfigError(f"{read.where} asks for hidden_act = {name!r}; known are {', '.join(GATES)}")
-    return GATES[name]
+    gating = GATES[name]
+    if limit <= 0.0:
+        return gating
+    return Activation("clamped_silu" if gating.kind == "silu" else gating.kind, limit=limit)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,24 +4,28 @@ An `Activation` is a kind and up to three numbers; kernels take it as an integer
 """
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
 from engine.arrays import F32
 from engine.kernels.compile import device, kernel
-from engine.kernels.scalar import gelu, gelu_tanh, sigmoid, silu, tanh
+from engine.kernels.scalar import erf, gelu, gelu_tanh, sigmoid, silu, softplus, tanh
 
-ActivationKind: TypeAlias = Literal["silu", "gelu", "gelu_tanh", "clamped_silu", "gpt_oss", "situ"]
+ActivationKind: TypeAlias = Literal[
+    "silu", "gelu", "gelu_tanh", "clamped_silu", "gpt_oss", "situ", "relu", "relu2", "relu6", "leaky_relu",
+    "hardswish", "quick_gelu", "gelu_10", "mish", "tanh", "sigmoid", "laplace", "sqrtsoftplus", "linear",
+]  # fmt: skip
 
-KINDS: tuple[ActivationKind, ...] = ("silu", "gelu", "gelu_tanh", "clamped_silu", "gpt_oss", "situ")
+KINDS: tuple[ActivationKind, ...] = get_args(ActivationKind)
 
 
 @dataclass(frozen=True, slots=True)
 class Activation:
     """How gate g and up u become one value.
 
-    - silu: silu(g) · u; gelu and gelu_tanh likewise.
+    - silu: silu(g) · u; gelu, gelu_tanh and all not named below likewise. A `limit` above 0, which silu does not
+      take, makes of g min(g, limit) and of u clip(u, ±limit).
     - clamped_silu: silu(min(g, limit)) · clip(u, ±limit), as in DeepSeek-V4 and GLM-5.
     - gpt_oss: g' = min(g, limit), u' = clip(u, ±limit): (u' + 1) · g' · sigmoid(alpha · g').
     - situ: beta · tanh(g / beta) · sigmoid(g) · limit · tanh(u / limit), as in Kimi K3; a `limit` of 0 leaves
@@ -48,6 +52,40 @@ def _clip(x, limit):  # type: ignore[no-untyped-def]
     return min(max(x, -limit), limit)
 
 
+@device
+def _bent(code, x):  # type: ignore[no-untyped-def]
+    zero, six = np.float32(0.0), np.float32(6.0)
+    if code == 1:
+        return gelu(x)
+    if code == 2:
+        return gelu_tanh(x)
+    if code == 6:
+        return max(x, zero)
+    if code == 7:
+        return max(x, zero) * max(x, zero)
+    if code == 8:
+        return min(max(x, zero), six)
+    if code == 9:
+        return x if x > zero else np.float32(0.01) * x
+    if code == 10:
+        return x * min(max(x + np.float32(3.0), zero), six) / six
+    if code == 11:
+        return x * sigmoid(np.float32(1.702) * x)
+    if code == 12:
+        return _clip(gelu(x), np.float32(10.0))
+    if code == 13:
+        return x * tanh(softplus(x))
+    if code == 14:
+        return tanh(x)
+    if code == 15:
+        return sigmoid(x)
+    if code == 16:  # a normal distribution of mean √½ and variance 1 / (4 π)
+        return np.float32(0.5) * (np.float32(1.0) + erf((x - np.float32(0.707107)) / np.float32(0.39894257)))
+    if code == 17:
+        return np.sqrt(softplus(x))
+    return x
+
+
 @kernel
 def activate(code, parameters, gate, up, count, out):  # type: ignore[no-untyped-def]
     """out[i] = activation(gate[i], up[i]) for i < count, all f32 [count]; `code` and `parameters` of an
@@ -57,12 +95,6 @@ def activate(code, parameters, gate, up, count, out):  # type: ignore[no-untyped
     if code == 0:
         for i in range(count):
             out[i] = silu(gate[i]) * up[i]
-    elif code == 1:
-        for i in range(count):
-            out[i] = gelu(gate[i]) * up[i]
-    elif code == 2:
-        for i in range(count):
-            out[i] = gelu_tanh(gate[i]) * up[i]
     elif code == 3:
         for i in range(count):
             out[i] = silu(min(gate[i], limit)) * _clip(up[i], limit)
@@ -70,7 +102,13 @@ def activate(code, parameters, gate, up, count, out):  # type: ignore[no-untyped
         for i in range(count):
             g = min(gate[i], limit)
             out[i] = (_clip(up[i], limit) + np.float32(1.0)) * (g * sigmoid(alpha * g))
-    else:
+    elif code == 5:
         for i in range(count):
             u = limit * tanh(up[i] / limit) if limit > np.float32(0.0) else up[i]
             out[i] = beta * tanh(gate[i] / beta) * sigmoid(gate[i]) * u
+    else:
+        for i in range(count):
+            g, u = gate[i], up[i]
+            if limit > np.float32(0.0):
+                g, u = min(g, limit), _clip(u, limit)
+            out[i] = _bent(code, g) * u

@@ -22,6 +22,7 @@ from engine.formats import (
     StoredMatrix,
     f32_to_bf16,
 )
+from engine.kernels.activation import KINDS
 from engine.kernels.compress import pool_windows
 from engine.kernels.convolution import causal_convolution
 from engine.kernels.delta import delta_rule, delta_state, forget
@@ -102,6 +103,8 @@ def functions() -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
     x = normal(11, 6, 77) * np.float32(3)
     for name in ("exp", "log", "log1p", "softplus", "sigmoid", "tanh", "silu", "gelu", "gelu_tanh", "erf"):
         yield name, getattr(kernels, name)(x if name not in ("log", "log1p") else np.abs(x))
+    for kind in KINDS:
+        yield f"activation {kind}", kernels.activation(kernels.Activation(kind, limit=2.0), x, x[::-1])
     yield "softmax", kernels.softmax(x)
     yield "rms_norm", kernels.rms_norm(x, x[0], 1e-6)
     yield "layer_norm", kernels.layer_norm(x, x[0], x[1], 1e-6)

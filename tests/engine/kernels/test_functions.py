@@ -74,6 +74,34 @@ def test_activations() -> None:
     assert np.abs(y - situ).max() <= 1e-5 * np.abs(situ).max()
 
 
+def test_plain_gatings() -> None:
+    g, u = X[:500] / np.float32(2), X[500:1000]
+    x = g.astype(np.float64)
+    gelu = x * 0.5 * (1 + np.array([math.erf(value / math.sqrt(2)) for value in x]))
+    shifted = np.array([math.erf((value - 0.707107) / (0.282095 * math.sqrt(2))) for value in x])
+    expected = {
+        "gelu": gelu,
+        "gelu_10": np.clip(gelu, -10, 10),
+        "relu": np.maximum(x, 0),
+        "relu2": np.maximum(x, 0) ** 2,
+        "relu6": np.clip(x, 0, 6),
+        "leaky_relu": np.where(x > 0, x, 0.01 * x),
+        "hardswish": x * np.clip(x + 3, 0, 6) / 6,
+        "quick_gelu": x / (1 + np.exp(-1.702 * x)),
+        "mish": x * np.tanh(np.logaddexp(0, x)),
+        "tanh": np.tanh(x),
+        "sigmoid": 1 / (1 + np.exp(-x)),
+        "laplace": 0.5 * (1 + shifted),
+        "sqrtsoftplus": np.sqrt(np.logaddexp(0, x)),
+        "linear": x,
+    }
+    for kind, wanted in expected.items():
+        y = kernels.activation(Activation(kind), g, u)  # type: ignore[arg-type]
+        assert np.abs(y - wanted * u).max() <= 1e-5 * np.abs(wanted * u).max(), kind
+    clamped = kernels.activation(Activation("relu", limit=2.0), g, u)
+    assert (clamped == np.clip(g, 0, 2) * np.clip(u, -2, 2)).all()
+
+
 def test_norms() -> None:
     x = normal(2, 4, 60)
     wide = x.astype(np.float64)
