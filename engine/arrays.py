@@ -10,6 +10,7 @@ Array: TypeAlias = npt.NDArray[Any]
 F32: TypeAlias = npt.NDArray[np.float32]
 I32: TypeAlias = npt.NDArray[np.int32]
 U8: TypeAlias = npt.NDArray[np.uint8]
+Flags: TypeAlias = npt.NDArray[np.bool_]
 
 ALIGNMENT = 64  # bytes; one cache line, and one AVX-512 load
 SMALL_BYTES = 1 << 18

@@ -70,6 +70,10 @@ class State:
         self.length = 0
         self.passes: list[tuple[int, int]] = []
         """(position, number of the pass that computed what follows), as far as that was noted; both grow."""
+        self.tokens: list[int] = []
+        """What was read, kept by models that may have to read it again; see `Model.switches_at`."""
+        self.stretched = False
+        """Whether it was read as a sequence longer than `Model.switches_at`."""
         self._pending = 0
 
     @property
@@ -118,6 +122,7 @@ class State:
             part.truncate(length)
         while self.passes and self.passes[-1][0] >= length:
             self.passes.pop()
+        del self.tokens[length:]
         self.length = length
         self._pending = 0
 
@@ -126,7 +131,16 @@ class State:
         twin = State([part.copy() for part in self.parts])
         twin.length = self.length
         twin.passes = list(self.passes)
+        twin.tokens, twin.stretched = list(self.tokens), self.stretched
         return twin
+
+    def become(self, other: "State") -> None:
+        """Takes the place of `other`, which read the same tokens in one pass of another kind: no pass that computed
+        this state counts any more."""
+        self.parts, self.length = other.parts, other.length
+        self.tokens, self.stretched = other.tokens, other.stretched
+        self.passes = []
+        self._pending = 0
 
 
 def _rows(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

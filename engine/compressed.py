@@ -6,7 +6,7 @@ what later tokens write takes their place. To make the next entries the raw valu
 are kept in f32, as they came: where a prompt was cut changes nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -14,11 +14,13 @@ import numpy.typing as npt
 
 from engine.arrays import F32, Array, aligned
 from engine.cache import FIRST_CAPACITY, KeyValue
+from engine.config import Reader
+from engine.errors import ConfigError
 from engine.kernels.compress import pool_windows
 from engine.layers import Norm
 from engine.loader import Loader
 from engine.models import Batch
-from engine.rotary import Rotary
+from engine.rotary import RopeSettings, Rotary
 
 
 class EntryCache(Protocol):
@@ -148,3 +150,44 @@ class Compressor:
             )
             angles = rotary.angles(np.arange(first, last, dtype=np.int32) * np.int32(self.ratio))
             part.write_entries(first, rotary.turn(self.norm(entries)[:, None], angles)[:, 0])
+
+
+def ropes(read: Reader, share: float, context: int) -> tuple[RopeSettings, RopeSettings]:
+    """Rotation in sliding layers, never scaled unless named apart, and in the others."""
+    key = next((key for key in ("rope_scaling", "rope_parameters") if read.values.get(key)), None)
+    given = dict(read.part(key).values) if key else {}
+    theta = read.number("rope_theta", default=10000.0)
+    if isinstance(given.get("main"), Mapping) and isinstance(given.get("compress"), Mapping):
+        both = [{"rope_theta": theta, **given[kind]} for kind in ("main", "compress")]
+        for values in both:
+            if RopeSettings.kind_of(values) != "default":
+                break
+            if (
+                "partial_rotary_factor" not in values
+            ):  # there the reference turns whole heads, as no release means
+                raise ConfigError(
+                    f"{read.where}: {key} does not say partial_rotary_factor for both kinds of layers"
+                )
+    else:
+        scaling = {key: value for key, value in given.items() if key not in ("main", "compress")}
+        scaling["rope_theta"] = read.number("compress_rope_theta", default=160000.0)
+        scaling["partial_rotary_factor"] = share
+        if RopeSettings.kind_of(scaling) == "yarn":
+            scaling.setdefault("attention_factor", 1.0)
+        both = [{"rope_theta": theta}, scaling]
+    parsed = [
+        RopeSettings.of(
+            Reader(
+                {"rope_parameters": {"partial_rotary_factor": share, **values, "truncate": True}}, read.where
+            ),
+            context=context,
+        )
+        for values in both
+    ]
+    if parsed[0].partial != parsed[1].partial:
+        raise ConfigError(f"{read.where}: layers that turn different shares of their heads are not known")
+    if any(settings.switches_at is not None for settings in parsed):
+        raise ConfigError(
+            f"{read.where}: rotary scaling of the type 'longrope' is not known of layers with compressed entries"
+        )
+    return parsed[0], parsed[1]

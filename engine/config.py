@@ -83,6 +83,15 @@ class Reader:
             raise self._wrong(keys[0], value, "a text")
         return value
 
+    def numbers(self, key: str) -> tuple[float, ...]:
+        """A list of finite numbers."""
+        value = self._first((key,), REQUIRED)
+        if not isinstance(value, list | tuple) or not all(
+            type(item) in (int, float) and abs(item) < float("inf") for item in value
+        ):
+            raise self._wrong(key, value, "a list of numbers")
+        return tuple(float(item) for item in value)
+
     def counts(self, key: str, default: Any = REQUIRED, *, least: int = 0) -> tuple[int, ...]:
         """A list of whole numbers of at least `least`."""
         value = self._first((key,), default)
@@ -153,10 +162,11 @@ class Reader:
 
 
 def text_part(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The text model's part of a multimodal configuration, completed by what only the whole says; else the
-    whole."""
+    """The text model's part of a multimodal configuration, completed by what only the whole says, or what the whole
+    decides (whether its head is tied); else the whole."""
     text = config.get("text_config")
     if not isinstance(text, Mapping):
         return dict(config)
-    inherited = ("tie_word_embeddings", "quantization_config", "eos_token_id")
-    return {**{key: config[key] for key in inherited if key in config}, **text}
+    inherited = {key: config[key] for key in ("quantization_config", "eos_token_id") if key in config}
+    decided = {key: config[key] for key in ("tie_word_embeddings",) if config.get(key) is not None}
+    return {**inherited, **text, **decided}

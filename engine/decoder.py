@@ -118,7 +118,7 @@ class Decoder(Frame[Block]):
     def __init__(
         self, config: C, load: Loader, layer: Callable[[C, Loader, int], Block], rotary: Rotary
     ) -> None:
-        self.rotary = rotary
+        self.rotary, self.switches_at = rotary, rotary.switches_at
         super().__init__(config, load, partial(layer, config, load))
 
     def new_state(self) -> State:
@@ -126,7 +126,7 @@ class Decoder(Frame[Block]):
 
     def run(self, batch: Batch, experts: Experts) -> F32:
         x = self.embedding(batch.tokens)
-        angles = self.rotary.angles(batch.positions)
+        angles = self.rotary.angles(batch.positions, batch.stretched)
         for layer in self.layers:
             x = layer.attend(x, batch, self.rotary, angles)
             if experts.looks_ahead and layer.index + 1 < len(self.layers):

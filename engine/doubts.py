@@ -117,7 +117,8 @@ def forward(model: "Model", segments: "Sequence[Segment]", experts: "Experts") -
     before = [segment.state.length for segment in segments]
     logits = model.forward(segments, experts)
     for segment, position in zip(segments, before, strict=True):
-        segment.state.passes.append((position, number))
+        passes = segment.state.passes  # none: a new sequence, or one that was read again in this pass
+        passes.append((position if passes else 0, number))
     return logits
 
 

@@ -2,7 +2,8 @@
 
 Frequencies and angles are f64 and computed from our own logarithm, power and sine; the tables are f32.
 Scaling kinds and their formulas are those of `transformers.modeling_rope_utils`; "yarn" is Peng et al. 2023
-(arXiv 2309.00071).
+(arXiv 2309.00071), "longrope" Ding et al. 2024 (arXiv 2402.13753): frequencies divided by one list of factors
+while a sequence stays within the original context, and by another, at all of its positions, once it is longer.
 """
 
 import math
@@ -13,12 +14,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from engine.arrays import F32, I32, Array
+from engine.arrays import F32, I32, Array, Flags
 from engine.config import Reader
 from engine.errors import ConfigError
 from engine.kernels import inverse_frequencies, rope, rope_tables
 
-KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "mrope", "proportional")
+KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "mrope", "proportional")
 FIRST_ROWS = 512  # rows of the tables at first; doubled whenever they run out
 
 
@@ -40,13 +41,14 @@ class RopeSettings:
     low_frequency_factor: float = 1.0
     high_frequency_factor: float = 4.0
     partial: float = 1.0  # share of a head's dimensions that are rotated
+    short_factors: tuple[float, ...] = ()  # longrope's, one a pair
+    long_factors: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, config: Reader, theta: float = 10000.0, context: int = 0) -> Self:
         """From `rope_scaling` (which wins) or `rope_parameters`, and from `rope_theta` beside them.
 
-        `context`: positions of the model itself. ConfigError for kinds of scaling that are not known: among
-        them longrope, which turns all keys anew once a sequence outgrows the original context.
+        `context`: positions of the model itself. ConfigError for kinds of scaling that are not known.
         """
         key = next((key for key in ("rope_scaling", "rope_parameters") if config.values.get(key)), None)
         given: Mapping[str, Any] = config.part(key).values if key else {}
@@ -64,14 +66,18 @@ class RopeSettings:
             "original_max_position_embeddings",
             default=scaling.count("original_max_position_embeddings", default=max(context, 1)),
         )
-        factor = scaling.number("factor", default=context / original if kind == "yarn" and context else 1.0)
-        if own <= 1.0 or factor <= 0.0:
+        stretches = kind in ("yarn", "longrope") and context
+        factor = scaling.number("factor", default=context / original if stretches else 1.0)
+        if own <= 0.0 or factor <= 0.0 or (kind == "yarn" and own == 1.0):
             raise ConfigError(
                 f"{scaling.where}: rotary base {own:g} and factor {factor:g} make no frequencies"
             )
+        lists = [
+            scaling.numbers(f"{name}_factor") if kind == "longrope" else () for name in ("short", "long")
+        ]
         return cls(
             theta=own,
-            kind="default" if kind in ("dynamic", "mrope") else kind,
+            kind="default" if kind == "mrope" else kind,
             factor=factor,
             original_context=original,
             attention_factor=scaling.number("attention_factor", default=None),
@@ -79,12 +85,14 @@ class RopeSettings:
             beta_slow=scaling.number("beta_slow", default=1.0) or 1.0,
             mscale=scaling.number("mscale", default=0.0),
             mscale_all_dim=scaling.number("mscale_all_dim", default=0.0),
-            truncate=scaling.flag("truncate", default=True),
+            truncate=scaling.flag("truncate", default="truncate" not in given),
             low_frequency_factor=scaling.number("low_freq_factor", default=1.0),
             high_frequency_factor=scaling.number("high_freq_factor", default=4.0),
             partial=scaling.number(
                 "partial_rotary_factor", default=config.number("partial_rotary_factor", default=1.0)
             ),
+            short_factors=lists[0],
+            long_factors=lists[1],
         )
 
     def context(self, configured: int) -> int:
@@ -94,12 +102,27 @@ class RopeSettings:
             max(configured, int(self.original_context * self.factor)) if self.kind == "yarn" else configured
         )
 
-    def frequencies(self, width: int, share: float = 1.0) -> Array:
+    @staticmethod
+    def kind_of(scaling: Mapping[str, Any]) -> str:
+        """The kind of scaling that an object names."""
+        return Reader(scaling).text("rope_type", "type", default="default")
+
+    @property
+    def switches_at(self) -> int | None:
+        """The length beyond which a sequence is turned by `long_factors`, all of it; None for other kinds."""
+        return self.original_context if self.kind == "longrope" else None
+
+    def frequencies(self, width: int, share: float = 1.0, *, long: bool = False) -> Array:
         """Radians a position for each pair of dimensions that are turned, f64 [pairs].
 
         `width`: dimensions that could be turned; `share`: how many of them are, where the family turns a part.
-        An odd number of them counts as one more, as in the reference.
+        An odd number of them counts as one more, as in the reference. `long`: of sequences beyond `switches_at`.
         """
+        if self.kind not in ("default", "proportional") and share != self.partial:
+            raise ConfigError(
+                f"config.json scales the rotation of {self.partial:g} of each head (partial_rotary_factor); "
+                "this family turns whole heads"
+            )
         share = self.partial if self.kind == "proportional" else share
         dim = int(width * share)
         pairs = (dim + 1) // 2
@@ -116,6 +139,14 @@ class RopeSettings:
             return plain / self.factor
         if self.kind == "llama3":
             return self._llama3(plain)
+        if self.kind == "longrope":
+            factors = self.long_factors if long else self.short_factors
+            if len(factors) != pairs or min(factors) <= 0.0:
+                raise ConfigError(
+                    f"config.json: {'long' if long else 'short'}_factor has {len(factors)} numbers; "
+                    f"{pairs} above 0 are expected, one for each pair of dimensions"
+                )
+            return np.asarray(plain / np.array(factors), np.float64)
         if self.kind == "yarn":
             keep = 1.0 - self._ramp(dim)
             return plain / self.factor * (1.0 - keep) + plain * keep
@@ -127,11 +158,13 @@ class RopeSettings:
         return stretched * stretched if self.mscale_all_dim else 1.0
 
     def table_scale(self) -> float:
-        """What cosines and sines are multiplied by: 1 but for yarn."""
-        if self.kind != "yarn":
+        """What cosines and sines are multiplied by: 1 but for yarn and longrope."""
+        if self.kind not in ("yarn", "longrope"):
             return 1.0
         if self.attention_factor is not None:
             return self.attention_factor
+        if self.kind == "longrope":
+            return 1.0 if self.factor <= 1.0 else math.sqrt(1.0 + ln(self.factor) / ln(self.original_context))
         if self.mscale and self.mscale_all_dim:
             return yarn_scale(self.factor, self.mscale) / yarn_scale(self.factor, self.mscale_all_dim)
         return yarn_scale(self.factor, 1.0)
@@ -154,7 +187,7 @@ class RopeSettings:
 
     def _llama3(self, plain: Array) -> Array:
         turns = self.original_context * plain / (2 * math.pi)  # within the original context
-        span = self.high_frequency_factor - self.low_frequency_factor
+        span = (self.high_frequency_factor - self.low_frequency_factor) or 1.0
         smooth = (turns - self.low_frequency_factor) / span
         blended = (1 - smooth) * plain / self.factor + smooth * plain
         low = np.where(turns < self.low_frequency_factor, plain / self.factor, blended)
@@ -172,20 +205,44 @@ def yarn_scale(factor: float, mscale: float) -> float:
     return 1.0 if factor <= 1.0 else 0.1 * mscale * ln(factor) + 1.0
 
 
-class Rotary:
-    """Turns heads by their positions, with tables that grow as positions come."""
+class Tables:
+    """cos and sin of positions, growing as positions come. `frequencies` f64 [d / 2]; `scale` multiplies all."""
 
-    def __init__(
-        self, frequencies: Array, scale: float = 1.0, *, interleaved: bool = False, first: int = 0
-    ) -> None:
-        """`frequencies` f64 [d / 2]; dimensions `first` … `first` + d are turned; `interleaved`: pairs (2i,
-        2i + 1)."""
+    def __init__(self, frequencies: Array, scale: float) -> None:
         self._frequencies = frequencies
         self._scale = scale
-        self._interleaved = interleaved
-        self._first = first
         self._cos: F32 = np.zeros((0, len(frequencies)), np.float32)
         self._sin = self._cos
+
+    def at(self, positions: I32) -> tuple[F32, F32]:
+        """cos and sin, f32 [N, d / 2] each."""
+        last = int(positions.max(initial=0))
+        if last >= len(self._cos):
+            rows = max(FIRST_ROWS, 2 * len(self._cos), last + 1)
+            self._cos, self._sin = rope_tables(np.arange(rows), self._frequencies, self._scale)
+        return self._cos[positions], self._sin[positions]
+
+
+class Rotary:
+    """Turns heads by their positions. `switches_at`: the length beyond which sequences are `stretched`, if any."""
+
+    def __init__(
+        self,
+        frequencies: Array,
+        scale: float = 1.0,
+        *,
+        interleaved: bool = False,
+        first: int = 0,
+        stretched: Array | None = None,
+        switches_at: int | None = None,
+    ) -> None:
+        """`frequencies` f64 [d / 2], `stretched` those of sequences longer than `switches_at`; dimensions `first`
+        … `first` + d are turned; `interleaved`: pairs (2i, 2i + 1)."""
+        self.switches_at = switches_at
+        self._plain = Tables(frequencies, scale)
+        self._stretched = None if stretched is None else Tables(stretched, scale)
+        self._interleaved = interleaved
+        self._first = first
 
     @classmethod
     def of(
@@ -198,16 +255,26 @@ class Rotary:
         first: int = 0,
     ) -> Self:
         """For `share` of `width` dimensions."""
-        frequencies = settings.frequencies(width, share)
-        return cls(frequencies, settings.table_scale(), interleaved=interleaved, first=first)
+        switches_at = settings.switches_at
+        return cls(
+            settings.frequencies(width, share),
+            settings.table_scale(),
+            interleaved=interleaved,
+            first=first,
+            stretched=None if switches_at is None else settings.frequencies(width, share, long=True),
+            switches_at=switches_at,
+        )
 
-    def angles(self, positions: I32) -> tuple[F32, F32]:
-        """cos and sin at these positions, f32 [N, d / 2]: once a forward pass, for all its layers."""
-        last = int(positions.max(initial=0))
-        if last >= len(self._cos):
-            rows = max(FIRST_ROWS, 2 * len(self._cos), last + 1)
-            self._cos, self._sin = rope_tables(np.arange(rows), self._frequencies, self._scale)
-        return self._cos[positions], self._sin[positions]
+    def angles(self, positions: I32, stretched: Flags | None = None) -> tuple[F32, F32]:
+        """cos and sin at these positions, f32 [N, d / 2]: once a forward pass, for all its layers.
+
+        `stretched` bool [N]: which rows belong to sequences longer than `switches_at`; None: none do.
+        """
+        cos, sin = self._plain.at(positions)
+        if self._stretched is None or stretched is None or not stretched.any():
+            return cos, sin
+        cos[stretched], sin[stretched] = self._stretched.at(positions[stretched])
+        return cos, sin
 
     def turn(self, x: F32, angles: tuple[F32, F32]) -> F32:
         """x [N, heads, D] turned by `angles(positions)`; a new array."""

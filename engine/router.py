@@ -4,13 +4,13 @@ Logits are computed on the float path from f32 weights, whatever the weights for
 index.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from engine.arrays import F32, I32
-from engine.kernels import sigmoid, softmax, sums, topk
+from engine.kernels import sigmoid, softmax, softplus, sums, topk
 from engine.layers import Linear
 
 
@@ -69,6 +69,13 @@ class SigmoidRouter:
         if self.normalise:
             weights = weights / (sums(weights) + np.float32(1e-20))[:, None]
         return ids, weights * np.float32(self.scale)
+
+
+SCORES: Mapping[str, Callable[[F32], F32]] = {
+    "sqrtsoftplus": lambda logits: np.sqrt(softplus(logits)),
+    "sigmoid": sigmoid,
+    "softmax": softmax,
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -39,8 +39,11 @@ def settings(facts: "Facts") -> Mapping[str, Any]:
         raise ConfigError(f"{facts.read.where} does not clamp activations, which models of this kind do")
     delta = kimi_linear.delta(facts)
     bound = facts.read.number(facts.key("kda.gate_lower_bound"))
+    latent = glm_moe_dsa.settings(facts)
+    dense = latent["first_k_dense_replace"]
     return {
-        **glm_moe_dsa.settings(facts),
+        **latent,
+        "mlp_layer_types": ["dense" if layer < dense else "sparse" for layer in range(facts.layers)],
         **delta,
         "linear_attn_config": {**delta["linear_attn_config"], "gate_lower_bound": bound},
         **deepseek_v4.streams(facts),

@@ -10,14 +10,14 @@ import pkgutil
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from engine.arrays import F32, I32
+from engine.arrays import F32, I32, Flags
 from engine.cache import State
 from engine.errors import ContextFull, UnknownFamily
 from engine.experts import ExpertLayout, Experts
@@ -38,6 +38,8 @@ FAMILIES: Mapping[str, str] = {
     **OTHERS,
 }
 
+REREAD_ROWS = 512  # of a forward pass, where a sequence is read again
+
 C = TypeVar("C")
 
 
@@ -54,7 +56,8 @@ class Batch:
     """The rows of one forward pass: the tokens of all its segments, one below the other.
 
     tokens, positions: int32 [N]; `slices[i]` are the rows of `segments[i]`; `furthest`: the largest
-    position; `wanted`: the rows whose logits are asked for.
+    position; `wanted`: the rows whose logits are asked for; `stretched` bool [N]: which rows belong to
+    sequences longer than `Model.switches_at`.
     """
 
     def __init__(self, segments: Sequence[Segment]) -> None:
@@ -71,6 +74,7 @@ class Batch:
             ]
         )
         self.furthest = int(self.positions.max()) if len(self.positions) else 0
+        self.stretched: Flags = np.repeat([state.stretched for state in self.states], counts)
         self.wanted = np.array(
             [
                 row
@@ -99,6 +103,9 @@ class Model(ABC):
     vocab_size: int  # columns of the logits
     context_length: int  # positions the configuration allows
     resident_bytes: int  # memory of the dense weights
+    switches_at: int | None = (
+        None  # the length beyond which all positions of a sequence are turned by other angles
+    )
 
     @abstractmethod
     def new_state(self) -> State:
@@ -112,7 +119,9 @@ class Model(ABC):
         """Feeds the segments' tokens to their states; returns the logits asked for, [n, vocab_size], in
         that order.
 
-        Each row is bit for bit what it would be alone. When anything raises, all states are as before.
+        Each row is bit for bit what it would be alone. When anything raises, all states are as before. A sequence
+        that passes `switches_at` is read again from its first token, so that what follows is what a single pass
+        over all of it gives.
         """
         segments = [segment for segment in segments if len(segment.tokens)]
         if not segments:
@@ -124,12 +133,33 @@ class Model(ABC):
                     f"{end:,} tokens do not fit the model's context of {self.context_length:,}; "
                     "start a new conversation"
                 )
-        for segment in segments:
+        fitting = [replace(segment, state=self._fitting(segment, experts)) for segment in segments]
+        for segment in fitting:
             segment.state.prepare(len(segment.tokens))
-        logits = self.run(Batch(segments), experts)
-        for segment in segments:
+        logits = self.run(Batch(fitting), experts)
+        for segment, before in zip(fitting, segments, strict=True):
             segment.state.commit()
+            if self.switches_at is not None:
+                segment.state.tokens.extend(int(token) for token in segment.tokens)
+            if segment.state is not before.state:
+                before.state.become(segment.state)
         return logits
+
+    def _fitting(self, segment: Segment, experts: Experts) -> State:
+        """The segment's state; or another one of the same tokens, read as a sequence of the length to come."""
+        state = segment.state
+        stretched = self.switches_at is not None and state.length + len(segment.tokens) > self.switches_at
+        if state.stretched == stretched:
+            return state
+        other = self.new_state()
+        other.stretched = stretched
+        for start in range(0, state.length, REREAD_ROWS):
+            known = Segment(other, state.tokens[start : start + REREAD_ROWS], "none")
+            other.prepare(len(known.tokens))
+            self.run(Batch([known]), experts)
+            other.commit()
+        other.tokens = list(state.tokens)
+        return other
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,8 @@ def parse(config: Mapping[str, Any]) -> Config:
         rope=read.count("qk_rope_head_dim", default=64),
         value=read.count("v_head_dim", default=128),
     )
+    experts = read.count("n_routed_experts", "num_local_experts", default=256)
+    groups = read.divisor("n_group", of=experts, default=8)
     return Config(
         latent=latent,
         hidden=hidden,
@@ -75,19 +77,19 @@ def parse(config: Mapping[str, Any]) -> Config:
         layers=read.count("num_hidden_layers", default=61),
         dense_layers=read.count("first_k_dense_replace", default=3, least=0),
         attention_bias=read.flag("attention_bias", default=False),
-        interleaved=read.flag("rope_interleave", default=True),
+        interleaved=read.flag("rope_interleave", default="rope_interleave" not in config),
         scale=(latent.nope + latent.rope) ** -0.5 * rope.score_scale(),
-        experts=read.count("n_routed_experts", "num_local_experts", default=256),
+        experts=experts,
         experts_per_token=read.count("num_experts_per_tok", default=8),
         shared_experts=read.count("n_shared_experts", default=int("n_shared_experts" not in config), least=0),
-        normalise=read.flag("norm_topk_prob", default=True),
+        normalise=read.flag("norm_topk_prob", default="norm_topk_prob" not in config),
         routing_scale=read.number("routed_scaling_factor", default=2.5),
-        groups=read.count("n_group", default=8),
-        groups_kept=read.count("topk_group", default=4),
+        groups=groups,
+        groups_kept=read.count("topk_group", default=4, most=groups),
         activation=activation_of(read),
         epsilon=read.number("rms_norm_eps", default=1e-6),
         rope=rope,
-        vocabulary=read.count("vocab_size"),
+        vocabulary=read.count("vocab_size", default=129280),
         context=rope.context(context),
         tied=read.flag("tie_word_embeddings", default=False),
     )

@@ -6,36 +6,33 @@ output. Layers of three kinds: "sliding" sees the last tokens alone, "heavily co
 Experts are chosen by score, in the first layers by the token itself.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from engine.arrays import F32, I32
 from engine.cache import KeyValue, Part, State
-from engine.compressed import Compressor, Entries, WindowAndEntries
+from engine.compressed import Compressor, Entries, WindowAndEntries, ropes
 from engine.config import Reader
 from engine.errors import CheckpointError, ConfigError
 from engine.experts import ExpertLayout, ExpertRefs, Experts
 from engine.hyper import HyperConnection, HyperHead, HyperShape
-from engine.kernels import Activation, attention, inverse_rope, rms_norm, sigmoid, softmax, softplus
+from engine.kernels import Activation, attention, inverse_rope, rms_norm
 from engine.kernels.compress import join_places
 from engine.kernels.heads import matmul_heads
 from engine.kernels.indexer import choose_keys
-from engine.layers import Norm
+from engine.layers import Norm, activation_of
 from engine.loader import Loader
 from engine.models import Batch, Family, Model
 from engine.rotary import RopeSettings, Rotary
-from engine.router import ScoreRouter
+from engine.router import SCORES, ScoreRouter
 
 SLIDING, SPARSE, HEAVY = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"
+SAVED = "model."  # before the names that transformers saves
 RATIOS = {0: SLIDING, 4: SPARSE, 128: HEAVY}  # how older configurations name the kinds
-SCORES: Mapping[str, Callable[[F32], F32]] = {
-    "sqrtsoftplus": lambda logits: np.sqrt(softplus(logits)),
-    "sigmoid": sigmoid,
-    "softmax": softmax,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +56,7 @@ class Config:
     score: str
     experts: int
     experts_per_token: int
+    shared_bias: bool
     routing_scale: float
     activation: Activation
     hyper: HyperShape
@@ -72,15 +70,16 @@ class Config:
 
 def parse(config: Mapping[str, Any]) -> Config:
     read = Reader(config)
-    read.refuse(hidden_act="silu", num_key_value_heads=1, topk_method="noaux_tc", mlp_bias=False)
+    read.refuse(num_key_value_heads=1, topk_method="noaux_tc")
     layers, experts = read.count("num_hidden_layers", default=43), read.count("n_routed_experts", default=256)
     head_dim, heads = read.count("head_dim", default=512), read.count("num_attention_heads", default=64)
     epsilon = read.number("rms_norm_eps", default=1e-6)
     hidden = read.count("hidden_size", default=4096)
     legacy = read.count("qk_rope_head_dim", default=0, least=0) / head_dim
-    partial = read.number("partial_rotary_factor", default=legacy or 64 / 512)
+    share = read.number("partial_rotary_factor", default=legacy or 64 / 512)
     context = read.count("max_position_embeddings", default=1048576)
-    rope, entry_rope = ropes(read, partial, context)
+    rope, entry_rope = ropes(read, share, context)
+    rope_dim = 2 * len(entry_rope.frequencies(head_dim, entry_rope.partial))
     score = read.text("scoring_func", default="sqrtsoftplus")
     if score not in SCORES:
         raise ConfigError(
@@ -93,7 +92,7 @@ def parse(config: Mapping[str, Any]) -> Config:
         layers=layers,
         heads=heads,
         head_dim=head_dim,
-        rope_dim=int(head_dim * entry_rope.partial),
+        rope_dim=rope_dim,
         q_rank=read.count("q_lora_rank", default=1024),
         output_groups=read.divisor("o_groups", of=heads * head_dim, default=8),
         output_rank=read.count("o_lora_rank", default=1024),
@@ -101,14 +100,15 @@ def parse(config: Mapping[str, Any]) -> Config:
         ratios=entry_ratios(read),
         window=read.count("sliding_window", default=128),
         index_heads=read.count("index_n_heads", default=64),
-        index_dim=read.count("index_head_dim", default=128, least=int(head_dim * entry_rope.partial)),
+        index_dim=read.count("index_head_dim", default=128, least=rope_dim),
         index_entries=read.count("index_topk", default=512),
         hashed=hashed_layers(read, layers),
         score=score,
         experts=experts,
         experts_per_token=read.count("num_experts_per_tok", default=6, most=experts),
+        shared_bias=read.flag("mlp_bias", default=False),
         routing_scale=read.number("routed_scaling_factor", default=1.5),
-        activation=Activation("clamped_silu", limit=limit) if limit > 0 else Activation("silu"),
+        activation=activation_of(read, limit),
         hyper=HyperShape(
             hidden,
             streams=read.count("hc_mult", default=4),
@@ -123,30 +123,6 @@ def parse(config: Mapping[str, Any]) -> Config:
         context=context,
         tied=read.flag("tie_word_embeddings", default=False),
     )
-
-
-def ropes(read: Reader, partial: float, context: int) -> tuple[RopeSettings, RopeSettings]:
-    """Rotation in sliding layers, never scaled unless named apart, and in the others."""
-    key = next((key for key in ("rope_scaling", "rope_parameters") if read.values.get(key)), None)
-    given = dict(read.part(key).values) if key else {}
-    if isinstance(given.get("main"), Mapping) and isinstance(given.get("compress"), Mapping):
-        both = [given["main"], given["compress"]]
-    else:
-        scaling = {key: value for key, value in given.items() if key not in ("main", "compress")}
-        scaling["rope_theta"] = read.number("compress_rope_theta", default=160000.0)
-        if scaling.get("rope_type", scaling.get("type")) == "yarn":
-            scaling.setdefault("attention_factor", 1.0)
-        both = [{"rope_theta": read.number("rope_theta", default=10000.0)}, scaling]
-    parsed = [
-        RopeSettings.of(
-            Reader({"rope_parameters": {"partial_rotary_factor": partial, **values}}, read.where),
-            context=context,
-        )
-        for values in both
-    ]
-    if parsed[0].partial != parsed[1].partial:
-        raise ConfigError(f"{read.where}: layers that turn different shares of their heads are not known")
-    return parsed[0], parsed[1]
 
 
 def layer_kinds(read: Reader, layers: int) -> tuple[str, ...]:
@@ -183,8 +159,8 @@ def named(name: str) -> ExpertRefs:
 
 
 def experts(config: Config) -> ExpertLayout:
-    def refs(layer: int, expert: int) -> ExpertRefs:
-        return named(f"layers.{layer}.ffn.experts.{expert}")
+    def refs(before: str, layer: int, expert: int) -> ExpertRefs:
+        return named(f"{before}layers.{layer}.ffn.experts.{expert}")
 
     return ExpertLayout(
         config.hidden,
@@ -192,7 +168,8 @@ def experts(config: Config) -> ExpertLayout:
         config.activation,
         config.experts,
         range(config.layers),
-        refs,
+        partial(refs, ""),
+        others=(partial(refs, SAVED),),
     )
 
 
@@ -201,7 +178,9 @@ class Rotaries:
 
     def __init__(self, config: Config, settings: RopeSettings) -> None:
         def turning(width: int) -> Rotary:
-            return Rotary.of(settings, config.rope_dim, interleaved=True, first=width - config.rope_dim)
+            frequencies = settings.frequencies(config.head_dim, settings.partial)
+            first = width - config.rope_dim
+            return Rotary(frequencies, settings.table_scale(), interleaved=True, first=first)
 
         self.heads, self.index = turning(config.head_dim), turning(config.index_dim)
 
@@ -254,7 +233,8 @@ class Attention:
         self.down = load.stack([f"{name}.wq_a", f"{name}.wkv"], [c.q_rank, c.head_dim], c.hidden)
         self.q_norm = Norm(load.vector(f"{name}.q_norm", c.q_rank), c.epsilon)
         self.q = load.linear(f"{name}.wq_b", c.heads * c.head_dim, c.q_rank)
-        self.kv_norm = Norm(load.vector(f"{name}.kv_norm", c.head_dim), c.epsilon)
+        kv_norm = f"{name}.norm" if f"{name}.norm.weight" in load else f"{name}.kv_norm"
+        self.kv_norm = Norm(load.vector(kv_norm, c.head_dim), c.epsilon)
         self.sinks = load.vector(f"{name}.attn_sink", c.heads)
         width = c.heads * c.head_dim // c.output_groups
         inner = load.matrix(f"{name}.wo_a", c.output_groups * c.output_rank, width)
@@ -347,7 +327,9 @@ class Layer:
         self.feed_norm = Norm(load.vector(f"{name}.ffn_norm", c.hidden), c.epsilon)
         self.router = router(c, load, f"{name}.ffn.gate", hashed=c.hashed[index])
         shared = f"{name}.ffn.shared_experts"
-        self.shared = load.mlp(shared, c.hidden, c.expert_intermediate, c.activation, named(shared))
+        self.shared = load.mlp(
+            shared, c.hidden, c.expert_intermediate, c.activation, named(shared), bias=c.shared_bias
+        )
 
     def attend(self, streams: F32, batch: Batch) -> F32:
         rows, mix = self.around_attention(streams)
@@ -369,7 +351,10 @@ class DeepseekV4(Model):
     def __init__(self, config: Config, load: Loader) -> None:
         c = self.config = config
         self.vocab_size, self.context_length = c.vocabulary, c.context
-        self.embedding = load.embedding("embed", c.vocabulary, c.hidden)
+        saved = f"{SAVED}embed_tokens.weight" in load
+        load = load.within(SAVED if saved else "")
+        embedding, collapse = ("embed_tokens", "hc_head.hc") if saved else ("embed", "hc_head")
+        self.embedding = load.embedding(embedding, c.vocabulary, c.hidden)
         recent, entries = Rotaries(c, c.rope), Rotaries(c, c.entry_rope)
         parts = {SLIDING: 1, HEAVY: 2, SPARSE: 4}
         firsts = np.cumsum([0, *(parts[kind] for kind in c.kinds)]).tolist()
@@ -377,9 +362,10 @@ class DeepseekV4(Model):
             Layer(c, load, index, recent if kind == SLIDING else entries, first)
             for index, (kind, first) in enumerate(zip(c.kinds, firsts, strict=False))
         ]
-        self.collapse = HyperHead(load, "hc_head", c.hyper)
+        self.collapse = HyperHead(load, collapse, c.hyper)
         self.norm = Norm(load.vector("norm", c.hidden), c.epsilon)
-        self.head = load.head("head", "embed", c.vocabulary, c.hidden, tied=c.tied)
+        embedding = f"{SAVED if saved else ''}{embedding}"
+        self.head = load.within("").head("head", embedding, c.vocabulary, c.hidden, tied=c.tied)
         self.resident_bytes = load.resident_bytes
         self.cache_dtype = load.cache_dtype
 

@@ -50,32 +50,34 @@ def parse(config: Mapping[str, Any]) -> Config:
     # Released configurations say how much of a head is turned; where one does not, the reference takes half.
     read = Reader({"partial_rotary_factor": 0.5, **config})
     read.refuse(scoring_func="sigmoid", topk_method="noaux_tc")
-    hidden, heads = read.count("hidden_size"), read.count("num_attention_heads")
+    hidden, heads = read.count("hidden_size"), read.count("num_attention_heads", default=96)
     context = read.count("max_position_embeddings", default=131072)
     rope = RopeSettings.of(read, context=context)
     head_dim = read.count("head_dim", default=hidden // heads)
+    experts = read.count("n_routed_experts", "num_local_experts", default=128)
+    groups = read.divisor("n_group", of=experts, default=1)
     return Config(
         hidden=hidden,
         intermediate=read.count("intermediate_size", default=10944),
         expert_intermediate=read.count("moe_intermediate_size", default=1408),
-        layers=read.count("num_hidden_layers"),
+        layers=read.count("num_hidden_layers", default=46),
         dense_layers=read.count("first_k_dense_replace", default=1, least=0),
         heads=heads,
-        kv_heads=read.count("num_key_value_heads", default=8),
+        kv_heads=read.divisor("num_key_value_heads", of=heads, default=8),
         head_dim=head_dim,
-        experts=read.count("n_routed_experts", "num_local_experts", default=128),
+        experts=experts,
         experts_per_token=read.count("num_experts_per_tok", default=8),
         shared_experts=read.count("n_shared_experts", default=1, least=0),
         normalise=read.flag("norm_topk_prob", default=True),
         routing_scale=read.number("routed_scaling_factor", default=1.0),
-        groups=read.count("n_group", default=1),
-        groups_kept=read.count("topk_group", default=1),
+        groups=groups,
+        groups_kept=read.count("topk_group", default=1, most=groups),
         qk_norm=read.flag("use_qk_norm", default=False),
         attention_bias=read.flag("attention_bias", default=False),
         activation=activation_of(read),
         epsilon=read.number("rms_norm_eps", default=1e-5),
         rope=rope,
-        vocabulary=read.count("vocab_size"),
+        vocabulary=read.count("vocab_size", default=151552),
         context=rope.context(context),
         tied=read.flag("tie_word_embeddings", default=False),
     )

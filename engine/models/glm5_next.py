@@ -25,7 +25,7 @@ from engine.kernels.compress import expand_pools, pool_windows
 from engine.kernels.hyper import collapse
 from engine.kernels.indexer import choose_keys
 from engine.latent import LatentAttention, LatentShape
-from engine.layers import Norm
+from engine.layers import Norm, activation_of
 from engine.loader import Loader
 from engine.models import Batch, Family, beyond
 from engine.router import SigmoidRouter
@@ -55,7 +55,7 @@ class Config:
     index_keys: int  # that a token sees at most, beside the open pool
     pool: int  # tokens
     attention_bias: bool
-    activation: Activation
+    activation: Activation  # of dense layers and shared experts
     experts: int
     experts_per_token: int
     shared_experts: int
@@ -72,7 +72,7 @@ class Config:
 def parse(config: Mapping[str, Any]) -> Config:
     read = Reader(text_part(config))
     read.refuse(
-        hidden_act="silu", moe_layer_freq=1, scoring_func="sigmoid", topk_method="noaux_tc", mhc=True,
+        moe_layer_freq=1, scoring_func="sigmoid", topk_method="noaux_tc", mhc=True,
         mla_use_nope=True, qk_rope_head_dim=0, index_kpool_compress=True,
     )  # fmt: skip
     pool = read.count("index_kpool", default=16)
@@ -90,6 +90,8 @@ def parse(config: Mapping[str, Any]) -> Config:
     experts = read.count("n_routed_experts", "num_local_experts", "num_experts", default=288)
     groups = read.divisor("n_group", of=experts, default=1)
     epsilon, limit = read.number("rms_norm_eps", default=1e-5), read.number("swiglu_limit", default=10.0)
+    if limit <= 0.0:
+        raise ConfigError(f"{read.where}: swiglu_limit is {limit:g}; a number above 0 is expected")
     return Config(
         latent=LatentShape(
             hidden=hidden,
@@ -121,7 +123,7 @@ def parse(config: Mapping[str, Any]) -> Config:
         index_keys=keys,
         pool=pool,
         attention_bias=read.flag("attention_bias", default=False),
-        activation=Activation("clamped_silu", limit=limit),
+        activation=activation_of(read, limit),
         experts=experts,
         experts_per_token=read.count("num_experts_per_tok", default=8, most=experts),
         shared_experts=read.count("n_shared_experts", default=1, least=0),
@@ -148,7 +150,7 @@ def delta_shape(read: Reader) -> tuple[DeltaShape, float | None]:
         bound = given.number("gate_lower_bound", default=None)
     if given.values and bound is None and given.flag("safe_gate", default=True):
         bound = -5.0
-    return DeltaShape(heads, heads, width, width, taps), bound
+    return DeltaShape(heads, heads, width, width, taps, activation=activation_of(read)), bound
 
 
 def linear_layers(read: Reader, layers: int) -> tuple[bool, ...]:
@@ -161,9 +163,8 @@ def linear_layers(read: Reader, layers: int) -> tuple[bool, ...]:
 
 
 def sparse_layers(read: Reader, layers: int) -> tuple[bool, ...]:
-    """By layer, whether it has routed experts: `mlp_layer_types`, or all but the first."""
-    dense = read.count("first_k_dense_replace", default=3, least=0)
-    default = ["sparse" if layer >= dense else "dense" for layer in range(layers)]
+    """By layer, whether it has routed experts: `mlp_layer_types`, or all but the first three."""
+    default = ["sparse" if layer >= 3 else "dense" for layer in range(layers)]
     kinds = read.kinds("mlp_layer_types", layers, default, ("dense", "sparse"), spellings=SPELLINGS)
     return tuple(kind == "sparse" for kind in kinds)
 
@@ -187,9 +188,8 @@ def experts(config: Config) -> ExpertLayout:
         return ExpertRefs.within(f"{PREFIX}layers.{layer}.mlp.experts.{expert}")
 
     sparse = [layer for layer, has_experts in enumerate(config.sparse) if has_experts]
-    return ExpertLayout(
-        config.hidden, config.expert_intermediate, config.activation, config.experts, sparse, refs
-    )
+    gating = Activation("clamped_silu", limit=config.activation.limit)  # whatever hidden_act says
+    return ExpertLayout(config.hidden, config.expert_intermediate, gating, config.experts, sparse, refs)
 
 
 class Indexer:

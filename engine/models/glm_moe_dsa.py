@@ -32,7 +32,6 @@ DEEPSEEK = {
     "vocab_size": 129280, "hidden_size": 7168, "intermediate_size": 18432, "num_hidden_layers": 61,
     "num_attention_heads": 128, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "v_head_dim": 128, "n_group": 8,
     "topk_group": 4, "max_position_embeddings": 163840, "rms_norm_eps": 1e-6, "index_n_heads": 64,
-    "indexer_rope_interleave": False,
 }  # fmt: skip
 INDEX_EPSILON = 1e-6  # of the norm of the indexer's keys, whatever rms_norm_eps says
 
@@ -52,7 +51,6 @@ class Config:
     index_keys: int  # that a token sees at most
     index_interleaved: bool
     attention_bias: bool
-    interleaved: bool
     scale: float  # of scores before the softmax
     experts: int
     experts_per_token: int
@@ -73,6 +71,7 @@ def parse(config: Mapping[str, Any]) -> Config:
     usual = DEEPSEEK if config.get("model_type") == "deepseek_v32" else {}
     read = Reader({**usual, **{key: value for key, value in config.items() if value is not None}})
     read.refuse(moe_layer_freq=1, scoring_func="sigmoid", topk_method="noaux_tc", mlp_bias=False)
+    read.refuse(rope_interleave=True, indexer_rope_interleave=not usual)
     layers = read.count("num_hidden_layers", default=78)
     context = read.count("max_position_embeddings", default=202752)
     rope = RopeSettings.of(read, context=context)
@@ -99,9 +98,8 @@ def parse(config: Mapping[str, Any]) -> Config:
         index_heads=read.count("index_n_heads", default=32),
         index_dim=read.count("index_head_dim", default=128, least=latent.rope),
         index_keys=read.count("index_topk", default=2048),
-        index_interleaved=read.flag("indexer_rope_interleave", default=True),
+        index_interleaved=not usual,
         attention_bias=read.flag("attention_bias", default=False),
-        interleaved=read.flag("rope_interleave", default=True),
         scale=(latent.nope + latent.rope) ** -0.5 * rope.score_scale(),
         experts=experts,
         experts_per_token=read.count("num_experts_per_tok", default=8, most=experts),
@@ -246,8 +244,9 @@ class GlmMoeDsa(Frame[Layer]):
         self.config = config
         self.rotaries = [
             Rotary.of(config.rope, config.latent.rope, interleaved=interleaved)
-            for interleaved in (config.interleaved, config.index_interleaved)
+            for interleaved in (True, config.index_interleaved)
         ]
+        self.switches_at = self.rotaries[0].switches_at
         super().__init__(config, load, partial(Layer, config, load))
 
     def new_state(self) -> State:
@@ -257,7 +256,7 @@ class GlmMoeDsa(Frame[Layer]):
 
     def run(self, batch: Batch, experts: Experts) -> F32:
         x = self.embedding(batch.tokens)
-        angles = self.rotaries[0].angles(batch.positions)
+        angles = self.rotaries[0].angles(batch.positions, batch.stretched)
         chosen: list[I32 | None] = []
         for layer in self.layers:
             x, chosen = layer.attend(x, batch, self.rotaries, angles, chosen)

@@ -10,6 +10,7 @@ from engine.arrays import F32
 from engine.cache import KeyValue
 from engine.config import Reader
 from engine.decoder import Block, Decoder
+from engine.errors import ConfigError
 from engine.experts import ExpertLayout, ExpertRefs, MatrixRef
 from engine.kernels import Activation
 from engine.layers import Norm, attend
@@ -50,20 +51,22 @@ class Config:
 
 
 def parse(config: Mapping[str, Any]) -> Config:
-    scaled = config.get("rope_scaling") or config.get("rope_parameters")
+    scaled = bool(config.get("rope_scaling")) or config.get("rope_parameters") is not None
     read = Reader(config if scaled else {**config, "rope_scaling": YARN})
-    read.refuse(hidden_act="silu")
-    layers, heads = read.count("num_hidden_layers"), read.count("num_attention_heads")
+    read.refuse(hidden_act=("silu", "swish"))
+    layers, heads = read.count("num_hidden_layers", default=36), read.count("num_attention_heads", default=64)
     usual = ["full_attention" if layer % 2 else "sliding_attention" for layer in range(layers)]
     kinds = read.kinds("layer_types", layers, usual, ("sliding_attention", "full_attention"))
+    if "sliding_attention" in kinds and config.get("sliding_window", 128) is None:
+        raise ConfigError(f"{read.where}: there are layers of sliding attention, but sliding_window is null")
     window = read.count("sliding_window", default=128)
     context = read.count("max_position_embeddings", default=131072)
     return Config(
         hidden=read.count("hidden_size"),
-        intermediate=read.count("intermediate_size"),
+        intermediate=read.count("intermediate_size", default=2880),
         layers=layers,
         heads=heads,
-        kv_heads=read.count("num_key_value_heads", default=8),
+        kv_heads=read.divisor("num_key_value_heads", of=heads, default=8),
         head_dim=read.count("head_dim", default=64),
         attention_bias=read.flag("attention_bias", default=True),
         windows=tuple(window if kind == "sliding_attention" else None for kind in kinds),
@@ -77,7 +80,7 @@ def parse(config: Mapping[str, Any]) -> Config:
         inputs_first="quantization_config" not in read,
         epsilon=read.number("rms_norm_eps", default=1e-5),
         rope=RopeSettings.of(read, theta=150000.0, context=context),
-        vocabulary=read.count("vocab_size"),
+        vocabulary=read.count("vocab_size", default=201088),
         context=context,
         tied=read.flag("tie_word_embeddings", default=False),
     )

@@ -10,7 +10,6 @@ from engine.arrays import F32
 from engine.cache import KeyValue
 from engine.config import Reader
 from engine.decoder import Block, Decoder
-from engine.errors import ConfigError
 from engine.experts import ExpertLayout, ExpertRefs
 from engine.kernels import Activation
 from engine.layers import Norm, activation_of, attend
@@ -51,18 +50,12 @@ def parse(config: Mapping[str, Any]) -> Config:
         moe_router_use_sigmoid=True,
         moe_router_enable_expert_bias=True,
     )
-    hidden, heads = read.count("hidden_size"), read.count("num_attention_heads")
+    hidden, heads = read.count("hidden_size"), read.count("num_attention_heads", default=64)
     context = read.count("max_position_embeddings", default=131072)
     rope = RopeSettings.of(read, theta=11_158_840.0, context=context)
-    layers = read.count("num_hidden_layers")
-    dense = read.count("first_k_dense_replace", default=1, least=0)
-    kinds = read.texts(
-        "mlp_layer_types", default=["dense" if layer < dense else "sparse" for layer in range(layers)]
-    )
-    if len(kinds) != layers or not {*kinds} <= {"dense", "sparse"}:
-        raise ConfigError(
-            f"config.json: mlp_layer_types does not say dense or sparse for each of {layers} layers"
-        )
+    layers = read.count("num_hidden_layers", default=80)
+    usual = ["sparse" if layer else "dense" for layer in range(layers)]  # whatever first_k_dense_replace says
+    kinds = read.kinds("mlp_layer_types", layers, usual, ("dense", "sparse"), longer=True)
     return Config(
         hidden=hidden,
         intermediate=read.count("intermediate_size", default=13312),
@@ -70,7 +63,7 @@ def parse(config: Mapping[str, Any]) -> Config:
         layers=layers,
         sparse_layers=tuple(layer for layer, kind in enumerate(kinds) if kind == "sparse"),
         heads=heads,
-        kv_heads=read.count("num_key_value_heads", default=8),
+        kv_heads=read.divisor("num_key_value_heads", of=heads, default=8),
         head_dim=read.count("head_dim", default=128),
         experts=read.count("num_experts", "num_local_experts", default=192),
         experts_per_token=read.count("num_experts_per_tok", default=8),
@@ -81,7 +74,7 @@ def parse(config: Mapping[str, Any]) -> Config:
         activation=activation_of(read),
         epsilon=read.number("rms_norm_eps", default=1e-5),
         rope=rope,
-        vocabulary=read.count("vocab_size"),
+        vocabulary=read.count("vocab_size", default=120832),
         context=rope.context(context),
         tied=read.flag("tie_word_embeddings", default=False),
     )

@@ -14,11 +14,9 @@ from engine.delta import load_taps
 from engine.experts import ExpertLayout, ExpertRefs, Experts, MatrixRef
 from engine.kernels import Activation, log, log_sigmoid, sigmoid, softmax, topk
 from engine.kernels.convolution import causal_convolution
-from engine.layers import Norm, attend
+from engine.layers import Norm, activation_of, attend
 from engine.loader import Loader
 from engine.models import Batch, Family, Model
-
-SILU = Activation("silu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +52,7 @@ class Config:
     shared_experts: int
     routing_scale: float
     width_multiplier: float  # muP: what final states are divided by
+    activation: Activation
     epsilon: float
     vocabulary: int
     outputs: int  # rows of the output head that count
@@ -65,8 +64,8 @@ def parse(config: Mapping[str, Any]) -> Config:
     for key in ("use_embed_norm", "use_gate_bias", "use_global_scale", "use_sconv", "shared_expert_sink"):
         read.refuse(**{key: True})
     read.refuse(q_bias=False, o_bias=False, norm_after_topk=True, gate_activation="sigmoid")
-    read.refuse(hidden_act="silu", final_logit_softcapping=(), tie_word_embeddings=False)
-    layers, vocabulary = read.count("num_hidden_layers", default=66), read.count("vocab_size")
+    read.refuse(final_logit_softcapping=(), tie_word_embeddings=False)
+    layers, vocabulary = read.count("num_hidden_layers", default=66), read.count("vocab_size", default=201024)
     sized = "dense_intermediate_size" in read  # then intermediate_size is the experts'
     experts = read.count("n_routed_experts", "num_local_experts", default=256)
     whole = read.count("intermediate_size", default=24576)
@@ -86,6 +85,7 @@ def parse(config: Mapping[str, Any]) -> Config:
         shared_experts=read.count("n_shared_experts", default=2),
         routing_scale=read.number("route_scale", default=8.0),
         width_multiplier=read.number("logits_mup_width_multiplier", default=24.0),
+        activation=activation_of(read),
         epsilon=read.number("rms_norm_eps", default=1e-6),
         vocabulary=vocabulary,
         outputs=min(vocabulary, read.count("unpadded_vocab_size", default=vocabulary)),
@@ -141,7 +141,7 @@ def experts(config: Config) -> ExpertLayout:
         name = f"model.llm.layers.{layer}.mlp.experts"
         return alternating(f"{name}.w13_weight", f"{name}.w2_weight", count, expert)
 
-    return ExpertLayout(config.hidden, count, SILU, config.experts, config.sparse_layers, refs)
+    return ExpertLayout(config.hidden, count, config.activation, config.experts, config.sparse_layers, refs)
 
 
 class Mixing:
@@ -218,7 +218,7 @@ class Sparse:
                 both,
                 c.hidden,
                 c.expert_intermediate,
-                SILU,
+                c.activation,
                 alternating(both, down, c.expert_intermediate, expert),
             )
             for expert in range(c.shared_experts)
@@ -244,7 +244,7 @@ class Sparse:
 class Dense:
     def __init__(self, config: Config, load: Loader, name: str) -> None:
         refs = alternating(f"{name}.w13_dn", f"{name}.w2_md", config.intermediate)
-        self.mlp = load.mlp(name, config.hidden, config.intermediate, SILU, refs)
+        self.mlp = load.mlp(name, config.hidden, config.intermediate, config.activation, refs)
         self.scale = load.vector(f"{name}.global_scale", 1)
 
     def __call__(self, rows: F32, experts: Experts) -> F32:

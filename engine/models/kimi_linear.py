@@ -15,14 +15,11 @@ from engine.decoder import FeedForward, Frame
 from engine.delta import DeltaShape, KimiDelta
 from engine.errors import ConfigError
 from engine.experts import ExpertLayout, ExpertRefs, Experts
-from engine.kernels import Activation
 from engine.latent import LatentAttention, LatentShape
-from engine.layers import Norm
+from engine.layers import Norm, activation_of
 from engine.loader import Loader
 from engine.models import Batch, Family, beyond
 from engine.router import SigmoidRouter
-
-SILU = Activation("silu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +49,6 @@ class Config:
 def parse(config: Mapping[str, Any]) -> Config:
     read = Reader(config)
     read.refuse(
-        hidden_act="silu",
         moe_layer_freq=1,
         moe_router_activation_func="sigmoid",
         mla_use_nope=True,
@@ -66,6 +62,7 @@ def parse(config: Mapping[str, Any]) -> Config:
     head_dim = delta.count("head_dim", default=read.count("linear_head_dim", default=128))
     taps = read.count("linear_conv_kernel_dim", default=4)
     experts = read.count("num_experts", "num_local_experts", "n_routed_experts", default=256)
+    groups = read.divisor("num_expert_group", "n_group", of=experts, default=1)
     return Config(
         latent=LatentShape(
             hidden=hidden,
@@ -77,7 +74,12 @@ def parse(config: Mapping[str, Any]) -> Config:
             value=read.count("v_head_dim", default=128),
         ),
         delta=DeltaShape(
-            heads, heads, head_dim, head_dim, delta.count("short_conv_kernel_size", default=taps)
+            heads,
+            heads,
+            head_dim,
+            head_dim,
+            delta.count("short_conv_kernel_size", default=taps),
+            activation=activation_of(read),
         ),
         linear=linear_layers(read, delta, layers),
         sparse_layers=sparse_layers(read, layers),
@@ -89,12 +91,12 @@ def parse(config: Mapping[str, Any]) -> Config:
         experts=experts,
         experts_per_token=read.count("num_experts_per_token", "num_experts_per_tok", default=8, most=experts),
         shared_experts=read.count("num_shared_experts", "n_shared_experts", default=1, least=0),
-        normalise=read.flag("moe_renormalize", "norm_topk_prob", default=True),
+        normalise=read.flag("moe_renormalize", "norm_topk_prob", default="moe_renormalize" not in config),
         routing_scale=read.number("routed_scaling_factor", default=2.446),
-        groups=read.divisor("num_expert_group", "n_group", of=experts, default=1),
-        groups_kept=read.count("topk_group", default=1),
+        groups=groups,
+        groups_kept=read.count("topk_group", default=1, most=groups),
         epsilon=read.number("rms_norm_eps", default=1e-5),
-        vocabulary=read.count("vocab_size"),
+        vocabulary=read.count("vocab_size", default=163840),
         context=read.count("model_max_length", "max_position_embeddings", default=1 << 20),
         tied=read.flag("tie_word_embeddings", default=False),
     )
@@ -128,7 +130,12 @@ def experts(config: Config) -> ExpertLayout:
         )
 
     return ExpertLayout(
-        config.hidden, config.expert_intermediate, SILU, config.experts, config.sparse_layers, refs
+        config.hidden,
+        config.expert_intermediate,
+        config.delta.activation,
+        config.experts,
+        config.sparse_layers,
+        refs,
     )
 
 
@@ -169,13 +176,13 @@ class Layer(FeedForward):
             )
             shared = c.expert_intermediate * c.shared_experts
             if shared:
-                self.mlp = load.mlp(f"{moe}.shared_experts", c.hidden, shared, SILU)
+                self.mlp = load.mlp(f"{moe}.shared_experts", c.hidden, shared, c.delta.activation)
         else:
             saved_again = (
                 f"{name}.block_sparse_moe.gate_proj.weight" in load
             )  # by a library that has one name for both
             dense = f"{name}.block_sparse_moe" if saved_again else f"{name}.mlp"
-            self.mlp = load.mlp(dense, c.hidden, c.intermediate, SILU)
+            self.mlp = load.mlp(dense, c.hidden, c.intermediate, c.delta.activation)
 
     def attend(self, x: F32, batch: Batch) -> F32:
         return x + self.mixer(self.attention_norm(x), batch, batch.parts(self.index))

@@ -42,7 +42,7 @@ def parse(config: Mapping[str, Any]) -> Config:
     read = Reader(config)
     head_dim = read.count("head_dim", default=128)
     if "rotary_dim" in read:  # how releases say what part of a head is turned
-        read = Reader({**config, "partial_rotary_factor": read.count("rotary_dim", most=head_dim) / head_dim})
+        read = Reader({"partial_rotary_factor": read.count("rotary_dim", most=head_dim) / head_dim, **config})
     read.refuse(
         scoring_func="sigmoid",
         use_qk_norm=True,
@@ -54,22 +54,22 @@ def parse(config: Mapping[str, Any]) -> Config:
         raise ConfigError(
             "config.json: attn_type_list asks for linear attention, which MiniMax-M2 does not have"
         )
-    hidden, heads = read.count("hidden_size"), read.count("num_attention_heads")
+    hidden, heads = read.count("hidden_size"), read.count("num_attention_heads", default=48)
     context = read.count("max_position_embeddings", default=196608)
     rope = RopeSettings.of(read, theta=5e6, context=context)
     return Config(
         hidden=hidden,
-        intermediate=read.count("intermediate_size"),
-        layers=read.count("num_hidden_layers"),
+        intermediate=read.count("intermediate_size", default=1536),
+        layers=read.count("num_hidden_layers", default=62),
         heads=heads,
-        kv_heads=read.count("num_key_value_heads", default=8),
+        kv_heads=read.divisor("num_key_value_heads", of=heads, default=8),
         head_dim=head_dim,
         experts=read.count("num_local_experts", "num_experts", default=256),
         experts_per_token=read.count("num_experts_per_tok", default=8),
         activation=activation_of(read),
         epsilon=read.number("rms_norm_eps", default=1e-6),
         rope=rope,
-        vocabulary=read.count("vocab_size"),
+        vocabulary=read.count("vocab_size", default=200064),
         context=rope.context(context),
         tied=read.flag("tie_word_embeddings", default=False),
     )

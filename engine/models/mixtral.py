@@ -40,15 +40,17 @@ class Config:
 
 def parse(config: Mapping[str, Any]) -> Config:
     read = Reader(config)
-    hidden, heads = read.count("hidden_size"), read.count("num_attention_heads")
+    hidden, heads = read.count("hidden_size"), read.count("num_attention_heads", default=32)
     context = read.count("max_position_embeddings", default=131072)
     rope = RopeSettings.of(read, theta=1e6, context=context)
     return Config(
         hidden=hidden,
-        intermediate=read.count("intermediate_size"),
-        layers=read.count("num_hidden_layers"),
+        intermediate=read.count("intermediate_size", default=14336),
+        layers=read.count("num_hidden_layers", default=32),
         heads=heads,
-        kv_heads=read.count("num_key_value_heads", default=heads if "num_key_value_heads" in config else 8),
+        kv_heads=read.divisor(
+            "num_key_value_heads", of=heads, default=heads if "num_key_value_heads" in config else 8
+        ),
         head_dim=read.count("head_dim", default=hidden // heads),
         experts=read.count("num_local_experts", "num_experts", default=8),
         experts_per_token=read.count("num_experts_per_tok", default=2),
@@ -56,7 +58,7 @@ def parse(config: Mapping[str, Any]) -> Config:
         activation=activation_of(read),
         epsilon=read.number("rms_norm_eps", default=1e-5),
         rope=rope,
-        vocabulary=read.count("vocab_size"),
+        vocabulary=read.count("vocab_size", default=32000),
         context=rope.context(context),
         tied=read.flag("tie_word_embeddings", default=False),
     )

@@ -44,14 +44,14 @@ class Config:
 def parse(config: Mapping[str, Any]) -> Config:
     read = Reader(config)
     read.refuse(sliding_window=())
-    heads = read.count("num_attention_heads")
+    heads = read.count("num_attention_heads", default=16)
     experts = read.count("num_experts", "num_local_experts", default=64)
     context = read.count("max_position_embeddings", default=4096)
     rope = RopeSettings.of(read, context=context)
     return Config(
         hidden=read.count("hidden_size"),
-        intermediate=read.count("intermediate_size"),
-        layers=read.count("num_hidden_layers"),
+        intermediate=read.count("intermediate_size", default=2048),
+        layers=read.count("num_hidden_layers", default=16),
         heads=heads,
         kv_heads=read.divisor("num_key_value_heads", of=heads, default=heads),
         head_dim=read.count("head_dim", default=read.count("hidden_size") // heads),
@@ -63,7 +63,7 @@ def parse(config: Mapping[str, Any]) -> Config:
         activation=activation_of(read),
         epsilon=read.number("rms_norm_eps", default=1e-5),
         rope=rope,
-        vocabulary=read.count("vocab_size"),
+        vocabulary=read.count("vocab_size", default=50304),
         context=rope.context(context),
         tied=read.flag("tie_word_embeddings", default=False),
     )

@@ -10,6 +10,7 @@ from engine.arrays import F32
 from engine.cache import KeyValue
 from engine.config import Reader
 from engine.decoder import Block, Decoder
+from engine.errors import ConfigError
 from engine.experts import ExpertLayout, ExpertRefs
 from engine.kernels import Activation, sigmoid
 from engine.layers import Norm, activation_of, attend
@@ -45,8 +46,8 @@ class Config:
 
 def parse(config: Mapping[str, Any]) -> Config:
     read = Reader(config)
-    hidden, heads = read.count("hidden_size"), read.count("num_attention_heads")
-    layers = read.count("num_hidden_layers")
+    hidden, heads = read.count("hidden_size"), read.count("num_attention_heads", default=16)
+    layers = read.count("num_hidden_layers", default=24)
     experts = read.count("num_experts", "num_local_experts", default=60, least=0)
     dense = read.counts("mlp_only_layers", default=())
     step = read.count("decoder_sparse_step", default=1)
@@ -62,7 +63,7 @@ def parse(config: Mapping[str, Any]) -> Config:
             layer for layer in range(layers) if experts and layer not in dense and (layer + 1) % step == 0
         ),
         heads=heads,
-        kv_heads=read.count("num_key_value_heads", default=heads),
+        kv_heads=read.divisor("num_key_value_heads", of=heads, default=16),
         head_dim=read.count("head_dim", default=hidden // heads),
         experts=experts,
         experts_per_token=read.count("num_experts_per_tok", default=4),
@@ -72,7 +73,7 @@ def parse(config: Mapping[str, Any]) -> Config:
         activation=activation_of(read),
         epsilon=read.number("rms_norm_eps", default=1e-6),
         rope=rope,
-        vocabulary=read.count("vocab_size"),
+        vocabulary=read.count("vocab_size", default=151936),
         context=rope.context(context),
         tied=read.flag("tie_word_embeddings", default=False),
     )
@@ -81,6 +82,8 @@ def parse(config: Mapping[str, Any]) -> Config:
 def windows(read: Reader, layers: int) -> tuple[int | None, ...]:
     """How far each layer sees: those of `layer_types`, else every second of the first `max_window_layers`."""
     if not read.flag("use_sliding_window", default=False):
+        if "sliding_attention" in read.texts("layer_types", default=()):
+            raise ConfigError(f"{read.where}: layer_types names layers that use_sliding_window turns off")
         return (None,) * layers
     window = read.count("sliding_window", default=4096)
     most = read.count("max_window_layers", default=28, least=0)

@@ -14,14 +14,13 @@ from engine.config import Reader, text_part
 from engine.decoder import Frame
 from engine.delta import DeltaShape, Forgetting, gated_by_silu, load_taps
 from engine.experts import ExpertLayout, ExpertRefs, Experts, MatrixRef
-from engine.kernels import Activation, sigmoid
-from engine.layers import Norm, attend
+from engine.kernels import sigmoid
+from engine.layers import Norm, activation_of, attend
 from engine.loader import Loader
 from engine.models import Batch, Family, beyond
 from engine.rotary import RopeSettings, Rotary
 from engine.router import SoftmaxRouter
 
-SILU = Activation("silu")
 WHOLE, TEXT = "model.language_model", "model"  # where the text model lies in a multimodal release, and alone
 
 
@@ -49,7 +48,7 @@ class Config:
 
 def parse(config: Mapping[str, Any]) -> Config:
     read = Reader({"partial_rotary_factor": 0.25, **text_part(config)})
-    read.refuse(hidden_act="silu", attn_output_gate=True, use_sliding_window=False, mlp_only_layers=[])
+    read.refuse(attn_output_gate=True, use_sliding_window=False, mlp_only_layers=[])
     heads, layers = read.count("num_attention_heads", default=16), read.count("num_hidden_layers", default=40)
     context = read.count("max_position_embeddings", default=32768)
     rope = RopeSettings.of(read, context=context)
@@ -68,6 +67,7 @@ def parse(config: Mapping[str, Any]) -> Config:
             value_dim=read.count("linear_value_head_dim", default=128),
             taps=read.count("linear_conv_kernel_dim", default=4),
             tiled=read.flag("linear_value_heads_tiled", default=False),
+            activation=activation_of(read),
         ),
         heads=heads,
         kv_heads=read.divisor("num_key_value_heads", of=heads, default=2),
@@ -78,7 +78,7 @@ def parse(config: Mapping[str, Any]) -> Config:
         epsilon=read.number("rms_norm_eps", default=1e-6),
         plus_one=not read.flag("norm_weights_hold_one", default=False),
         rope=rope,
-        vocabulary=read.count("vocab_size"),
+        vocabulary=read.count("vocab_size", default=248320),
         context=rope.context(context),
         tied=read.flag("tie_word_embeddings", default=False),
     )
@@ -108,7 +108,9 @@ def experts(config: Config) -> ExpertLayout:
         return ExpertRefs.within(f"{model}.layers.{layer}.mlp.experts.{expert}")
 
     first, *others = (partial(form, model) for model in (WHOLE, TEXT) for form in (fused, apart))
-    return ExpertLayout(config.hidden, count, SILU, config.experts, range(config.layers), first, others)
+    return ExpertLayout(
+        config.hidden, count, config.delta.activation, config.experts, range(config.layers), first, others
+    )
 
 
 class DeltaNet:
@@ -187,7 +189,9 @@ class Layer:
         )
         gate = load.linear(f"{name}.mlp.gate", c.experts, c.hidden, exact=True)
         self.router = SoftmaxRouter(gate, c.experts_per_token, normalise=True)
-        self.shared = load.mlp(f"{name}.mlp.shared_expert", c.hidden, c.shared_intermediate, SILU)
+        self.shared = load.mlp(
+            f"{name}.mlp.shared_expert", c.hidden, c.shared_intermediate, c.delta.activation
+        )
         self.shared_gate = load.linear(f"{name}.mlp.shared_expert_gate", 1, c.hidden, exact=True)
 
     def attend(self, x: F32, batch: Batch, angles: tuple[F32, F32]) -> F32:
@@ -207,6 +211,7 @@ class Qwen35Moe(Frame[Layer]):
     def __init__(self, config: Config, load: Loader) -> None:
         name = WHOLE if f"{WHOLE}.embed_tokens.weight" in load else TEXT
         self.rotary = Rotary.of(config.rope, config.head_dim, config.rope.partial)
+        self.switches_at = self.rotary.switches_at
 
         def layer(index: int) -> Layer:
             return Layer(config, load, f"{name}.layers.{index}", index, self.rotary)
@@ -218,7 +223,7 @@ class Qwen35Moe(Frame[Layer]):
 
     def run(self, batch: Batch, experts: Experts) -> F32:
         x = self.embedding(batch.tokens)
-        angles = self.rotary.angles(batch.positions)
+        angles = self.rotary.angles(batch.positions, batch.stretched)
         for layer in self.layers:
             x = layer.attend(x, batch, angles)
             if experts.looks_ahead and layer.index + 1 < len(self.layers):

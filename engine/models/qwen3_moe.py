@@ -45,8 +45,8 @@ class Config:
 
 def parse(config: Mapping[str, Any]) -> Config:
     read = Reader(config)
-    hidden, heads = read.count("hidden_size"), read.count("num_attention_heads")
-    layers = read.count("num_hidden_layers")
+    hidden, heads = read.count("hidden_size"), read.count("num_attention_heads", default=32)
+    layers = read.count("num_hidden_layers", default=24)
     experts = read.count("num_experts", "num_local_experts", default=128, least=0)
     dense = read.counts("mlp_only_layers", default=())
     step = read.count("decoder_sparse_step", default=1)
@@ -71,7 +71,7 @@ def parse(config: Mapping[str, Any]) -> Config:
         activation=activation_of(read),
         epsilon=read.number("rms_norm_eps", default=1e-6),
         rope=rope,
-        vocabulary=read.count("vocab_size"),
+        vocabulary=read.count("vocab_size", default=151936),
         context=rope.context(context),
         tied=read.flag("tie_word_embeddings", default=False),
     )

@@ -13,14 +13,12 @@ from engine.config import Reader
 from engine.decoder import FeedForward, Frame
 from engine.delta import DeltaShape, Forgetting, gated_by_silu, load_taps
 from engine.experts import ExpertLayout, ExpertRefs, Experts
-from engine.kernels import Activation, sigmoid
-from engine.layers import Linear, Norm, Stack, attend
+from engine.kernels import sigmoid
+from engine.layers import Linear, Norm, Stack, activation_of, attend
 from engine.loader import Loader
 from engine.models import Batch, Family
 from engine.rotary import RopeSettings, Rotary
 from engine.router import SoftmaxRouter
-
-SILU = Activation("silu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +48,8 @@ class Config:
 
 def parse(config: Mapping[str, Any]) -> Config:
     read = Reader({"partial_rotary_factor": 0.25, **config})
-    read.refuse(hidden_act="silu", use_sliding_window=False)
-    heads, layers = read.count("num_attention_heads", default=16), read.count("num_hidden_layers")
+    read.refuse(use_sliding_window=False)
+    heads, layers = read.count("num_attention_heads", default=16), read.count("num_hidden_layers", default=48)
     experts = read.count("num_experts", "num_local_experts", default=512, least=0)
     dense = read.counts("mlp_only_layers", default=())
     step = read.count("decoder_sparse_step", default=1)
@@ -66,6 +64,7 @@ def parse(config: Mapping[str, Any]) -> Config:
         key_dim=read.count("linear_key_head_dim", default=128),
         value_dim=read.count("linear_value_head_dim", default=128),
         taps=read.count("linear_conv_kernel_dim", default=4),
+        activation=activation_of(read),
     )
     return Config(
         hidden=read.count("hidden_size"),
@@ -86,7 +85,7 @@ def parse(config: Mapping[str, Any]) -> Config:
         epsilon=read.number("rms_norm_eps", default=1e-6),
         plus_one=not read.flag("norm_weights_hold_one", default=False),
         rope=rope,
-        vocabulary=read.count("vocab_size"),
+        vocabulary=read.count("vocab_size", default=151936),
         context=rope.context(context),
         tied=read.flag("tie_word_embeddings", default=False),
     )
@@ -105,7 +104,12 @@ def experts(config: Config) -> ExpertLayout:
         return ExpertRefs.within(f"model.layers.{layer}.mlp.experts.{expert}")
 
     return ExpertLayout(
-        config.hidden, config.expert_intermediate, SILU, config.experts, config.sparse_layers, refs
+        config.hidden,
+        config.expert_intermediate,
+        config.delta.activation,
+        config.experts,
+        config.sparse_layers,
+        refs,
     )
 
 
@@ -209,10 +213,12 @@ class Layer(FeedForward):
         if index in c.sparse_layers:
             gate = load.linear(f"{name}.mlp.gate", c.experts, c.hidden, exact=True)
             self.router = SoftmaxRouter(gate, c.experts_per_token, c.normalise)
-            self.mlp = load.mlp(f"{name}.mlp.shared_expert", c.hidden, c.shared_intermediate, SILU)
+            self.mlp = load.mlp(
+                f"{name}.mlp.shared_expert", c.hidden, c.shared_intermediate, c.delta.activation
+            )
             self.shared_gate = load.linear(f"{name}.mlp.shared_expert_gate", 1, c.hidden, exact=True)
         else:
-            self.mlp = load.mlp(f"{name}.mlp", c.hidden, c.intermediate, SILU)
+            self.mlp = load.mlp(f"{name}.mlp", c.hidden, c.intermediate, c.delta.activation)
 
     def attend(self, x: F32, batch: Batch, angles: tuple[F32, F32]) -> F32:
         return x + self.mixer(self.attention_norm(x), batch, batch.parts(self.index), angles)
@@ -225,6 +231,7 @@ class Layer(FeedForward):
 class Qwen3Next(Frame[Layer]):
     def __init__(self, config: Config, load: Loader) -> None:
         self.rotary = Rotary.of(config.rope, config.head_dim, config.rope.partial)
+        self.switches_at = self.rotary.switches_at
         super().__init__(
             config, load, lambda index: Layer(config, load, index, self.rotary), plus_one=config.plus_one
         )
@@ -234,7 +241,7 @@ class Qwen3Next(Frame[Layer]):
 
     def run(self, batch: Batch, experts: Experts) -> F32:
         x = self.embedding(batch.tokens)
-        angles = self.rotary.angles(batch.positions)
+        angles = self.rotary.angles(batch.positions, batch.stretched)
         for layer in self.layers:
             x = layer.attend(x, batch, angles)
             if experts.looks_ahead and layer.index + 1 < len(self.layers):
