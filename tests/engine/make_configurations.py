@@ -49,8 +49,9 @@ def model_of(config: dict[str, Any], folder: Path | None) -> Any:
     return kind._from_config(parsed, **options) if named else kind.from_config(parsed, **options)
 
 
-def shapes_of(config: dict[str, Any]) -> dict[str, list[int]]:
-    """The tensors of the configuration's checkpoint, named as the family's releases name them."""
+def shapes_of(config: dict[str, Any], *, saved: bool = False) -> dict[str, list[int]]:
+    """The tensors of the configuration's checkpoint, named as the family's releases name them, or as transformers
+    saved them."""
     with tempfile.TemporaryDirectory() as place:
         model_of(config, None).save_pretrained(place)
         shapes = {}
@@ -58,7 +59,7 @@ def shapes_of(config: dict[str, Any]) -> dict[str, list[int]]:
             with safe_open(file, "pt") as tensors:
                 for name in tensors.keys():  # noqa: SIM118
                     shapes[name] = list(tensors.get_slice(name).get_shape())
-    return {released(name, config): shape for name, shape in shapes.items()}
+    return {name if saved else released(name, config): shape for name, shape in shapes.items()}
 
 
 def released(name: str, config: dict[str, Any]) -> str:
@@ -78,7 +79,7 @@ def answer(name: str, case: Case, keep: Path | None) -> Answer:
     """What the reference says of one case."""
     before, others = ALONE.get(case.config["model_type"], ("", {}))
     config = case.text if before else case.config
-    shapes = shapes_of(config)
+    shapes = shapes_of(config, saved=case.saved)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) if keep is None else keep / name
         folder.mkdir(parents=True, exist_ok=True)
@@ -98,7 +99,8 @@ def answer(name: str, case: Case, keep: Path | None) -> Answer:
 
 def asked(case: Case) -> int:
     """A number that changes with the case."""
-    return zlib.crc32(json.dumps([case.config, case.length]).encode())
+    kept = [case.config, case.length, *([case.saved] if case.saved else [])]
+    return zlib.crc32(json.dumps(kept).encode())
 
 
 def main() -> None:

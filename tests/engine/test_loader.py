@@ -83,7 +83,7 @@ def test_no_head_and_no_tie_is_an_error(oracle: Path, tmp_path: Path) -> None:
         (lambda config, tensors: tensors.pop("model.layers.1.mlp.experts.2.up_proj.weight"), None),
         (lambda config, tensors: config.update(hidden_size=32), r"config\.json makes it"),
         (lambda config, tensors: config.update(num_attention_heads=8), r"config\.json makes it|elements"),
-        (lambda config, tensors: config.update(hidden_act="relu2"), "hidden_act = 'relu2'"),
+        (lambda config, tensors: config.update(hidden_act="prelu"), "hidden_act = 'prelu'"),
         (lambda config, tensors: config.update(sliding_window=8), "sliding_window = 8"),
         (lambda config, tensors: config.update(num_hidden_layers="4"), "num_hidden_layers is '4'"),
         (lambda config, tensors: config.pop("hidden_size"), "does not say hidden_size"),

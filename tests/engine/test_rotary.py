@@ -92,7 +92,8 @@ def test_yarn_table_scale(more: dict[str, Any], scale: float) -> None:
         {"rope_scaling": "yarn"},
         {"rope_scaling": {"type": "yarn", "factor": "4"}},
         {"rope_theta": "big"},
-        {"rope_theta": 1},
+        {"rope_theta": 0},
+        {"rope_theta": 1, "rope_scaling": {"type": "yarn", "factor": 2}},
         {"rope_scaling": {"type": "linear", "factor": 0}},
         {"rope_scaling": {"rope_type": "yarn", "original_max_position_embeddings": -5}},
     ],
@@ -126,3 +127,32 @@ def test_dimensions_come_in_pairs() -> None:
 
 def test_the_logarithm_is_rounded_right() -> None:
     assert [ln(value) for value in (1.0, 2.0, 10.0)] == [0.0, 0.6931471805599453, 2.302585092994046]
+
+
+def longrope(**more: Any) -> RopeSettings:
+    lists = {"short_factor": [1.0] * 16, "long_factor": [1 + pair for pair in range(16)]}
+    scaling = {"rope_type": "longrope", "original_max_position_embeddings": 100, **lists, **more}
+    return settings({"rope_scaling": scaling}, context=1000)
+
+
+def test_longrope_divides_by_one_list_or_the_other() -> None:
+    rope = longrope()
+    assert (rope.switches_at, rope.context(1000)) == (100, 1000)
+    np.testing.assert_allclose(rope.frequencies(32), PLAIN, rtol=1e-14)
+    np.testing.assert_allclose(rope.frequencies(32, long=True), PLAIN / np.arange(1, 17), rtol=1e-14)
+    assert rope.table_scale() == pytest.approx(math.sqrt(1 + math.log(10) / math.log(100)), rel=1e-14)
+    assert longrope(factor=2.0).table_scale() == pytest.approx(
+        math.sqrt(1 + math.log(2) / math.log(100)), rel=1e-14
+    )
+    assert longrope(factor=0.5).table_scale() == 1.0
+    assert longrope(attention_factor=1.7).table_scale() == 1.7
+    for more in ({"long_factor": [1.0] * 15}, {"long_factor": [0.0] * 16}):
+        with pytest.raises(ConfigError, match="long_factor has"):
+            longrope(**more).frequencies(32, long=True)
+
+
+def test_scaled_rotation_of_a_part_is_refused_where_whole_heads_are_turned() -> None:
+    rope = yarn(partial_rotary_factor=0.5)
+    assert len(rope.frequencies(32, 0.5)) == 8
+    with pytest.raises(ConfigError, match="partial_rotary_factor"):
+        rope.frequencies(32)

@@ -8,16 +8,19 @@ from typing import Any
 
 import numpy as np
 
+from tests.engine.configurations import further
 from tests.engine.configurations.bases import BASES, GONE, WRAPPED
 
 
 @dataclass(frozen=True)
 class Case:
-    """A config.json, how long a prompt it is held to, and in how many files its weights lie."""
+    """A config.json, how long a prompt it is held to, in how many files its weights lie, and whether their tensors
+    have the names that transformers saves, where those are not the releases'."""
 
     config: dict[str, Any]
     length: int = 14
     shards: int = 1
+    saved: bool = False
 
     @property
     def text(self) -> dict[str, Any]:
@@ -294,15 +297,6 @@ OWN_WRAPPED: dict[str, dict[str, dict[str, Any]]] = {
     },
 }  # fmt: skip
 LENGTHS = {"deepseek_v4": 150}  # a prompt in which an entry of the heavily compressed layers closes
-ONLY_SILU = (
-    "glm_moe_dsa",
-    "deepseek_v32",
-    "kimi_linear",
-    "qwen3_next",
-    "qwen3_5_moe_text",
-    "deepseek_v4",
-    "gpt_oss",
-)
 UNTURNED = ("kimi_linear", "deepseek_v4")  # no positions, or two rotations of their own
 
 
@@ -324,35 +318,50 @@ def wrapped(family: str, change: dict[str, Any]) -> dict[str, Any]:
 def _cases() -> dict[str, Case]:
     cases = {}
     for family, own in OWN_WRAPPED.items():
-        for name, change in own.items():
+        for name, change in {**own, **further.OWN_WRAPPED.get(family, {})}.items():
             cases[f"{family}-{name}"] = Case(wrapped(family, change), 22 if family == "glm5_next" else 14)
     for family, own in OWN.items():
         changes = {
-            name: change for name, change in ANYWHERE.items() if "gelu" not in name or family not in ONLY_SILU
+            name: change for name, change in ANYWHERE.items() if "gelu" not in name or family != "gpt_oss"
         }
         if "kv_lora_rank" not in BASES[family] and family != "deepseek_v4":
             changes |= PLAINLY
         if family not in UNTURNED:
             changes |= ROTATIONS
-        for name, change in {**changes, **own}.items():
+        for name, change in {**changes, **own, **further.further(family)}.items():
             shards = 3 if name == "f16" else 1
             cases[f"{family}-{name}"] = Case(merged(family, change), LENGTHS.get(family, 14), shards)
+    cases["deepseek_v4-saved"] = Case(merged("deepseek_v4"), LENGTHS["deepseek_v4"], saved=True)
+    whole = wrapped("qwen3_5_moe", {"tie_word_embeddings": False})
+    cases["qwen3_5_moe-tied-as-a-whole"] = Case({**whole, "tie_word_embeddings": True})
     return cases
 
 
 CASES = _cases()
+LONG = {"rope_scaling": further.long_rope("deepseek_v3", 8)}
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     *(
         (family, change, says)
         for family in OWN
         for change, says in (
-            ({"hidden_act": "relu2"}, "hidden_act = 'relu2'"),
-            (
-                {"rope_scaling": {"rope_type": "longrope", "short_factor": [1], "long_factor": [1]}},
-                "longrope",
-            ),
+            ({"hidden_act": "prelu"}, "hidden_act = 'prelu'"),
+            ({"rope_scaling": {"rope_type": "longrope", "short_factor": 1}}, "short_factor is '1'"),
             ({"rope_scaling": {"rope_type": "su", "factor": 2.0}}, "'su'"),
+            (
+                {"rope_parameters": {"full_attention": {"rope_theta": 9.0}}, "rope_scaling": GONE},
+                "'full_attention'",
+            ),
         )
         if family not in ("kimi_linear", "gpt_oss") or "hidden_act" in change
     ),
+    ("deepseek_v4", LONG, "longrope"),
+    ("deepseek_v4", {"rope_parameters": {"main": {}, "compress": {}}}, "partial_rotary_factor"),
+    ("glm5_next", {"swiglu_limit": 0.0}, "swiglu_limit is 0"),
+    ("glm_moe_dsa", {"rope_interleave": False}, "rope_interleave = False"),
+    ("deepseek_v32", {"indexer_rope_interleave": True}, "indexer_rope_interleave = True"),
+    ("gpt_oss", {"sliding_window": None}, "sliding_window is null"),
+    ("qwen2_moe", {"layer_types": ["sliding_attention"] * 2}, "use_sliding_window turns off"),
+    ("mixtral", {"num_key_value_heads": 3}, "a divisor of 4"),
+    ("deepseek_v3", {"n_group": 4}, "a divisor of 6"),
+    ("deepseek_v3", {"n_group": 2, "topk_group": 3}, "topk_group is '3'"),
 ]

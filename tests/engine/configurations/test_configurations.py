@@ -12,7 +12,8 @@ from engine.errors import ConfigError
 from engine.models import family_of
 from engine.source import DirectorySource
 from tests.engine.configurations.answers import Answer, load_answers
-from tests.engine.configurations.cases import CASES, REFUSED, merged
+from tests.engine.configurations.bases import BASES
+from tests.engine.configurations.cases import CASES, REFUSED, merged, wrapped
 from tests.engine.configurations.checkpoint import write
 from tests.engine.reference import feed
 
@@ -33,13 +34,17 @@ def test_logits_are_those_of_the_reference(answers: dict[str, Answer], tmp_path:
         state = engine.model.new_state()
         cuts = [0, 1, 3, len(prompt) - 2, len(prompt) - 1, len(prompt)]
         parts = [feed(engine, state, prompt[begin:end]) for begin, end in pairwise(cuts)]
-        np.testing.assert_array_equal(np.concatenate(parts), logits)
+        switch = (
+            engine.model.switches_at or 0
+        )  # what is no longer than that when it is read is turned otherwise
+        alike = next(begin for begin, end in pairwise(cuts) if len(prompt) <= switch or end > switch)
+        np.testing.assert_array_equal(np.concatenate(parts)[alike:], logits[alike:])
 
 
 @pytest.mark.parametrize(("family", "change", "says"), REFUSED)
 def test_what_a_family_does_not_compute_is_refused_by_name(
     family: str, change: dict[str, Any], says: str
 ) -> None:
-    config = merged(family, change)
+    config = merged(family, change) if family in BASES else wrapped(family, change)
     with pytest.raises(ConfigError, match=says):
         family_of(config).parse(config)

@@ -35,6 +35,7 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
         "num_hidden_layers": 2,  # in which no indexer is shared
         "mlp_layer_types": ["dense", "sparse"],
         "indexer_types": ["full", "full"],
+        "indexer_rope_interleave": False,
         "rms_norm_eps": 1e-6,
         "index_head_dim": 64,
     },
