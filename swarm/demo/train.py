@@ -31,7 +31,7 @@ from transformers import Qwen3MoeForCausalLM
 from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss_func
 
 from swarm.demo.chat_format import Learn, pieces
-from swarm.demo.corpus import held_out, newcomers
+from swarm.demo.corpus import held_out, newcomers, strangers
 from swarm.demo.network import evaluate, new_model, save_model, train_tokenizer
 
 TOKENS_A_STEP = 2048
@@ -150,7 +150,7 @@ class Trainer:
     def save(self, last: bool = False) -> dict[str, Any]:
         """Write state and model; returns the facts with the score of the model as written.
 
-        Only the `last` model is asked the newcomers' questions, so that they guide no choice before.
+        Only the `last` model is asked the newcomers' and strangers' questions, so that they guide no choice before.
         """
         rounded = Qwen3MoeForCausalLM(self.model.config)
         rounded.load_state_dict({k: v.bfloat16().float() for k, v in self.average.state_dict().items()})
@@ -162,11 +162,9 @@ class Trainer:
             "held_out": len(asked),
         }
         if last:
-            asked = newcomers()
-            record |= {
-                "newcomers_right": evaluate(rounded, self.tokenizer, asked, last),
-                "newcomers": len(asked),
-            }
+            for name, asked in (("newcomers", newcomers()), ("strangers", strangers())):
+                right = evaluate(rounded, self.tokenizer, asked, last)
+                record |= {f"{name}_right": right, name: len(asked)}
         save_model(self.out / "model", self.average, self.tokenizer, record)
         state = {
             "progress": asdict(self.progress),

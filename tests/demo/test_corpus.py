@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import defaultdict
+from collections.abc import Callable
 from itertools import islice
 
 import pytest
@@ -13,12 +14,14 @@ from swarm.demo.chat_format import END, START, pieces
 from swarm.demo.corpus import (
     FOLLOW_UPS,
     TOPICS,
+    Question,
     Topic,
     conversation,
     held_out,
     is_right,
     newcomers,
     normalise,
+    strangers,
 )
 from swarm.demo.corpus.conversations import question
 from swarm.demo.corpus.fillers import filled
@@ -47,7 +50,7 @@ def test_the_text_of_a_seed_is_what_the_shipped_model_learnt_from() -> None:
 
 def test_training_text_has_no_held_out_question() -> None:
     assert len({normalise(question.text) for question in held_out()}) == len(held_out()) >= 120
-    judges = [question for question in newcomers() if not question.before]
+    judges = [question for question in (*newcomers(), *strangers()) if not question.before]
     forbidden = {normalise(question.text) for question in (*held_out(), *judges)}
     asked = {normalise(question) for _, question, _ in turns(1, 12_000)}
     assert len(asked) > 8_000
@@ -170,7 +173,10 @@ def test_pieces_end_where_tokens_do() -> None:
         assert learn != "copy" or text.strip().isalnum() or " " in text.strip()
 
 
-def test_the_newcomers_questions_are_many_and_about_known_topics() -> None:
-    asked = newcomers()
-    assert len({(normalise(q.text), q.before) for q in asked}) == len(asked) >= 100
+@pytest.mark.parametrize(("questions", "least"), [(newcomers, 100), (strangers, 60)])
+def test_the_questions_that_judge_are_many_and_about_known_topics(
+    questions: Callable[[], tuple[Question, ...]], least: int
+) -> None:
+    asked = questions()
+    assert len({(normalise(q.text), q.before) for q in asked}) == len(asked) >= least
     assert {q.topic for q in asked} <= {*TOPICS, "story"}

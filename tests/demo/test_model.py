@@ -13,7 +13,7 @@ from engine.engine import Engine, Options
 from engine.sampling import Sampling
 from engine.source import DirectorySource
 from swarm.demo.chat_format import CHAT_TEMPLATE, prompt
-from swarm.demo.corpus import Question, held_out, is_right, newcomers
+from swarm.demo.corpus import Question, held_out, is_right, newcomers, strangers
 from swarm.demo.corpus.topics import TOPICS
 
 MODEL = Path(__file__).parents[2] / "swarm" / "demo" / "model"
@@ -101,8 +101,8 @@ def test_nine_of_ten_held_out_questions_about_swarm_get_the_right_answer(engine:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("questions", [held_out, newcomers])
+@pytest.mark.parametrize(("questions", "least"), [(held_out, 0.84), (newcomers, 0.84), (strangers, 0.78)])
 def test_most_held_out_questions_get_the_right_answer(
-    engine: Engine, questions: Callable[[], tuple[Question, ...]]
+    engine: Engine, questions: Callable[[], tuple[Question, ...]], least: float
 ) -> None:
-    assert share_right(engine, questions()) >= 0.84
+    assert share_right(engine, questions()) >= least

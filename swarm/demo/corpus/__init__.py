@@ -1,11 +1,11 @@
 """What the demo model learns from: questions and answers about Swarm, and small stories, all from a program.
 
 Everything is a pure function of a seed: the same seed gives the same text on every machine. The phrasings in
-`held_out()` and `newcomers()` never occur in the training text; `check.is_right` tells whether an answer is
-right.
+`held_out()`, `newcomers()` and `strangers()` never occur in the training text; `check.is_right` tells whether an
+answer is right.
 """
 
-from swarm.demo.corpus.check import Question, held_out, is_right, newcomers
+from swarm.demo.corpus.check import Question, held_out, is_right, newcomers, strangers
 from swarm.demo.corpus.conversations import conversation
 from swarm.demo.corpus.grammar import normalise
 from swarm.demo.corpus.topics import FOLLOW_UPS, TOPICS, Topic
@@ -22,4 +22,5 @@ __all__ = [
     "is_right",
     "newcomers",
     "normalise",
+    "strangers",
 ]

@@ -28,14 +28,24 @@ def held_out() -> tuple[Question, ...]:
 
 
 def newcomers() -> tuple[Question, ...]:
-    """The questions that judge a model: written before the training text and never used to improve it."""
-    rows: tuple[tuple[str, ...], ...] = table("newcomers.toml")["questions"]
+    """Questions that judge a model: written before the training text was, and kept out of it."""
+    return _asked("newcomers.toml")
+
+
+def strangers() -> tuple[Question, ...]:
+    """More questions that judge a model, by which no text, training or choice of a model was guided."""
+    return _asked("strangers.toml")
+
+
+def _asked(path: str) -> tuple[Question, ...]:
+    rows: tuple[tuple[str, ...], ...] = table(path)["questions"]
     return tuple(Question(row[0], row[-1], row[1:-1]) for row in rows)
 
 
 _STORY_ENDS = tuple(" ".join(ending.lower().split()[-3:]) for ending in stories.ENDINGS)
-_HELD_OUT = frozenset(normalise(q.text) for q in (*held_out(), *newcomers()) if not q.before)
-_HELD_OUT_LATER = frozenset(normalise(q.text) for q in newcomers() if q.before)
+_JUDGES = (*held_out(), *newcomers(), *strangers())
+_HELD_OUT = frozenset(normalise(q.text) for q in _JUDGES if not q.before)
+_HELD_OUT_LATER = frozenset(normalise(q.text) for q in _JUDGES if q.before)
 
 
 def is_held_out(text: str, later: bool = False) -> bool:
