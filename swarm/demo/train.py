@@ -199,8 +199,7 @@ def main() -> None:
     began = saved = time.time()
     end = float("inf")
     if options.until:
-        clock = datetime.time.fromisoformat(options.until)
-        end = datetime.datetime.combine(datetime.datetime.now(), clock).timestamp()
+        end = _next(datetime.time.fromisoformat(options.until))
     decay_at = end - options.decay * (end - began) if options.until else end
     recent: list[tuple[float, float]] = []
     log = (options.out / "log.jsonl").open("a", encoding="utf-8")
@@ -221,6 +220,13 @@ def main() -> None:
             _report(trainer, recent, log)
             saved = time.time()
     _report(trainer, recent, log, last=True)
+
+
+def _next(clock: datetime.time) -> float:
+    """When it is `clock` for the next time, in seconds since the epoch."""
+    now = datetime.datetime.now()
+    then = datetime.datetime.combine(now, clock)
+    return (then if then > now else then + datetime.timedelta(days=1)).timestamp()
 
 
 def _report(trainer: Trainer, recent: list[tuple[float, float]], log: Any, last: bool = False) -> None:
