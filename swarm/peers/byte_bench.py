@@ -7,13 +7,10 @@ MOUNTPOINT`).
 """
 
 import itertools
-import json
 import os
 import shutil
-import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,6 +27,9 @@ from mirror.fuse import mount
 from mirror.source import MirrorSource
 from mirror.tree import Chunk, Tree
 from swarm.errors import SwarmError
+from swarm.peers import crowd_bench
+from swarm.peers.bench_process import helper, tell, until_let_go
+from swarm.peers.crowd_bench import ROOT, Crowded
 from swarm.peers.inventory import HashedFile, hash_files, list_files
 from swarm.peers.links import Links
 from swarm.peers.maintainer import DirectoryChunks, Maintainer
@@ -39,7 +39,7 @@ from swarm.wire.address import Address
 from swarm.wire.holdings import IndexSet
 from swarm.wire.keys import KeyPair, PeerKey
 
-ROOT = bytes(32)
+_MODULE = "swarm.peers.byte_bench"
 NAME = "weights"
 
 
@@ -61,6 +61,8 @@ class Bytes:
     """The first read through FUSE of chunks that are in the store."""
     again: Beside | None = None
     """A second read through FUSE, beside the same file in the page cache."""
+    crowd: Crowded | None = None
+    """What a maintainer's many clients do to its memory, and to one of them."""
 
 
 def measure(
@@ -68,11 +70,12 @@ def measure(
     size_bytes: int,
     rounds: int,
     parts: Sequence[str],
-    tell: Callable[[str], None] = lambda _: None,
+    begin: Callable[[str], None] = lambda _: None,
+    crowd: crowd_bench.Size | None = None,
 ) -> Bytes:
-    """Measures `parts` of cold, warm and fuse in a folder of its own; each is told when it begins.
+    """Measures `parts` of cold, warm, fuse and crowd in a folder of its own; `begin` is told each in turn.
 
-    NoRoom; the errors of `mirror.fuse.mount` where nothing can be mounted; OSError.
+    NoRoom; TooFewFiles for crowd; the errors of `mirror.fuse.mount` where nothing can be mounted; OSError.
     """
     free_bytes = shutil.disk_usage(folder).free
     needed_bytes = (2 + rounds * ("cold" in parts)) * size_bytes
@@ -86,16 +89,19 @@ def measure(
         hashed = _hashed(model, folder)
         tree = Tree(file.entry for file in hashed)
         if "cold" in parts:
-            tell("cold")
+            begin("cold")
             found["cold"] = _cold(folder, model, tree, rounds)
         if set(parts) & {"warm", "fuse"}:
             _fill(store, tree, model)
         if "warm" in parts:
-            tell("warm")
+            begin("warm")
             found["warm"] = trio.run(_warm, store, tree, model / NAME, rounds)
     if "fuse" in parts:
-        tell("fuse")
+        begin("fuse")
         found["first"], found["again"] = _mounted(folder, model, rounds)
+    if "crowd" in parts:
+        begin("crowd")
+        found["crowd"] = _crowded(model, tree, rounds, crowd or crowd_bench.Size())
     return Bytes(size_bytes, **found)
 
 
@@ -123,11 +129,11 @@ def _cold(folder: Path, model: Path, tree: Tree, rounds: int) -> Beside:
     def once() -> float:
         os.sync()
         with Store(folder / f"cold-{next(turns)}") as store:
-            return trio.run(_fetch, store, tree, server)
+            return trio.run(_fetch, store, tree, server.told)
 
     turns = itertools.count()
 
-    with _process("serve", str(model)) as server:
+    with helper(_MODULE, "serve", str(model)) as server:
         bench.tcp_copy_speed(model / NAME)
         return Beside.turns(rounds, lambda: bench.tcp_copy_speed(model / NAME), once)
 
@@ -151,13 +157,18 @@ def _mounted(folder: Path, model: Path, rounds: int) -> tuple[tuple[float, ...],
     mountpoint.mkdir()
     firsts, agains = [], []
     for _ in range(rounds):
-        with _process("mount", str(folder / "warm"), str(model), str(mountpoint)):
+        with helper(_MODULE, "mount", str(folder / "warm"), str(model), str(mountpoint)):
             first, again = bench.mounted_speeds(mountpoint / NAME, model / NAME, 1)
             firsts.append(first)
             agains.append(again)
     speeds = tuple(speed for again in agains for speed in again.speeds)
     references = tuple(speed for again in agains for speed in again.references)
     return tuple(firsts), Beside(speeds, references)
+
+
+def _crowded(model: Path, tree: Tree, rounds: int, size: crowd_bench.Size) -> Crowded:
+    with crowd_bench.room_for_files(size), helper(_MODULE, "serve", str(model)) as server:
+        return crowd_bench.measure(server, tree.chunk_count, rounds, size)
 
 
 class _TheOne:
@@ -180,22 +191,6 @@ class _TheOne:
         raise RuntimeError(f"the server of the measurement failed: {reason}")
 
 
-@contextmanager
-def _process(*arguments: str) -> Iterator[dict[str, Any]]:
-    """One of this module's processes for the length of a block; what it said when it was ready."""
-    command = [sys.executable, "-m", "swarm.peers.byte_bench", *arguments]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            if not line:
-                raise RuntimeError(f"a process of the measurement ended before it was ready: {arguments[0]}")
-            yield json.loads(line)
-        finally:
-            assert process.stdin is not None
-            process.stdin.close()
-
-
 async def _serve(directory: str) -> None:
     model = Path(directory)
     hashed = await trio.to_thread.run_sync(_hashed, model, model.parent)
@@ -204,8 +199,8 @@ async def _serve(directory: str) -> None:
     listeners = await rpc.listen("127.0.0.1", 0)
     async with trio.open_nursery() as nursery:
         (address,) = await nursery.start(partial(rpc.serve), listeners, keys, maintainer.handlers())
-        print(json.dumps({"port": address.port, "key": keys.key.hex()}), flush=True)
-        await _until_let_go(nursery)
+        tell(port=address.port, key=keys.key.hex())
+        await until_let_go(nursery)
 
 
 async def _mount(store_path: str, directory: str, mountpoint: str) -> None:
@@ -219,13 +214,8 @@ async def _mount(store_path: str, directory: str, mountpoint: str) -> None:
 async def _show(mirror: Mirror, mountpoint: Path) -> None:
     async with trio.open_nursery() as nursery:
         await nursery.start(partial(mount, MirrorSource(mirror), mountpoint, issued_s=1_700_000_000))
-        print("{}", flush=True)
-        await _until_let_go(nursery)
-
-
-async def _until_let_go(nursery: trio.Nursery) -> None:
-    await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
-    nursery.cancel_scope.cancel()
+        tell()
+        await until_let_go(nursery)
 
 
 if __name__ == "__main__":
