@@ -3,11 +3,13 @@
 The maintainer is a process of its own, and so is the crowd; the honest client is this one. They share the
 machine. Half of the crowd's connections are idle after a whole handshake, a quarter stall within it, a
 quarter ask for a chunk and take the reply a few bytes a second. Whichever the maintainer closes is opened
-anew a second later. They come from several loopback addresses where the system has them, as from strangers.
+anew a second later, a slow one in any case when it had its time. They come from several loopback addresses
+where the system has them, as from strangers.
 """
 
 import itertools
 import math
+import random
 import socket
 import statistics
 import sys
@@ -43,6 +45,8 @@ _OPENING_AT_ONCE = 32
 _AGAIN_AFTER_S = 1.0
 _SIP_BYTES = 4
 _SIP_EVERY_S = 1.0
+_SLOW_S = (2.5, 7.5)
+"""After some such time a slow one is opened anew: that it was closed cannot be seen before all its bytes were read."""
 _SLOW_BUFFER_BYTES = 8 << 10
 _LOOK_EVERY_S = 0.25
 _TURN_S = 40.0
@@ -73,11 +77,12 @@ class Reads:
 
     p50_s: float
     p99_s: float
+    worst_s: float
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> "Reads":
         """Their percentiles."""
-        return cls(float(np.percentile(seconds, 50)), float(np.percentile(seconds, 99)))
+        return cls(float(np.percentile(seconds, 50)), float(np.percentile(seconds, 99)), max(seconds))
 
 
 @dataclass(frozen=True)
@@ -191,6 +196,7 @@ class _Crowd:
         """Those that are open, by kind."""
         self.attempts = 0
         """How often one was opened, with or without success."""
+        self._luck = random.Random(1)
         self._tried = trio.Semaphore(0)
         self._nursery = nursery
         self._port = port
@@ -225,12 +231,12 @@ class _Crowd:
             async with stream:
                 if peer is None:
                     await stream.send_all(b"SWR")
+                    await stream.receive_some(1)
                 elif kind == "slow":
                     await peer.send(Kind.REQUEST, 1, ReadChunk(ROOT, place % self._chunk_count))
+                    await _sip(stream, self._luck.uniform(*_SLOW_S))
                 else:
                     await peer.wait_closed()
-                    return
-                await _sip(stream)
         finally:
             self.held[kind] -= 1
 
@@ -256,12 +262,11 @@ class _Crowd:
         return peer
 
 
-async def _sip(stream: trio.SocketStream) -> None:
-    """Reads as slowly as can be, until the other side closes."""
-    while True:
-        if not await stream.receive_some(_SIP_BYTES):
-            return
-        await trio.sleep(_SIP_EVERY_S)
+async def _sip(stream: trio.SocketStream, patience_s: float) -> None:
+    """Reads as slowly as can be, until the other side closes or must have done so."""
+    with trio.move_on_after(patience_s):
+        while await stream.receive_some(_SIP_BYTES):  # noqa: ASYNC110 - it is the pace itself
+            await trio.sleep(_SIP_EVERY_S)
 
 
 async def _crowd(port: str, key: str, chunk_count: str, connections: str) -> None:

@@ -24,6 +24,9 @@ class Reply(NamedTuple):
     payload: Buffer = b""
 
 
+PROVEN_BYTES = 1 << 20
+"""Who has taken so many bytes on a connection is no newcomer there."""
+
 Handler: TypeAlias = "Callable[[Peer, Any, Buffer], Awaitable[tuple[Message, Buffer] | None]]"
 """Answers a request. For a notice, what it returns is dropped."""
 Handlers: TypeAlias = Mapping[type[Message], Handler]
@@ -82,6 +85,10 @@ class Owner(Protocol):
 
     name: str
 
+    @property
+    def sent_bytes(self) -> int:
+        """How much it has taken from this side."""
+
     def drop(self, reason: str) -> None:
         """Ends it at once."""
 
@@ -98,7 +105,10 @@ class Shared:
 
     limits: Limits
     incoming: Budget[Owner] = field(init=False)
-    outgoing: Budget[Owner] = field(init=False)
+    proven: Budget[Owner] = field(init=False)
+    """For replies to connections that took what they were sent before."""
+    newcomers: Budget[Owner] = field(init=False)
+    """For replies to all others, so that any number of them who stall keep nothing from who does not."""
     crypto: trio.CapacityLimiter = field(init=False)
     """Threads that encipher and decipher."""
     answering: int = 0
@@ -107,8 +117,14 @@ class Shared:
     def __post_init__(self) -> None:
         limit = self.limits.bytes_in_flight
         self.incoming = Budget(limit, lambda owner, now: owner.receiving_stalled_s(now))
-        self.outgoing = Budget(limit, lambda owner, now: owner.sending_stalled_s(now))
+        share = limit // 4
+        self.newcomers = Budget(share, lambda owner, now: owner.sending_stalled_s(now))
+        self.proven = Budget(limit - share, lambda owner, now: owner.sending_stalled_s(now))
         self.crypto = trio.CapacityLimiter(4)
+
+    def outgoing(self, owner: Owner) -> Budget[Owner]:
+        """Where memory for a reply is taken from."""
+        return self.proven if owner.sent_bytes >= PROVEN_BYTES else self.newcomers
 
 
 class Bulk:

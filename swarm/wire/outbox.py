@@ -105,6 +105,12 @@ class Outbox:
         if self._queue:
             await self._queue[-1].written.wait()
 
+    def discard(self) -> None:
+        """Lets go of all that waits, for a connection that has ended, and wakes who waits for room."""
+        self._queue.clear()
+        self.waiting_bytes = 0
+        self._drained.set()
+
     def stalled_s(self, now: float) -> float:
         """For how long bytes have waited without any of them leaving."""
         return now - self._progressed_at if self._writing else 0.0

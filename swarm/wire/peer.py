@@ -277,6 +277,8 @@ class Peer:
             self._end("this side ended")
             with trio.CancelScope(shield=True):
                 await self._link.aclose()
+            # The parts of a connection refer to each other: without this its payloads stay until those are collected.
+            self._outbox.discard()
             self._closed.set()
 
     async def _read(self, events: list[Event]) -> None:

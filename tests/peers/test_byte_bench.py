@@ -59,7 +59,9 @@ def test_an_honest_client_is_measured_alone_and_in_a_crowd(tmp_path: Path) -> No
 
 
 def test_figures_of_a_crowd_are_printed_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    turn = Turn(Reads(0.002, 0.004), Reads(0.003, 0.006), {"idle": 10, "slow": 5, "stalled": 4}, 7)
+    turn = Turn(
+        Reads(0.002, 0.004, 0.01), Reads(0.003, 0.006, 0.02), {"idle": 10, "slow": 5, "stalled": 4}, 7
+    )
 
     def measured(*arguments: object) -> Bytes:
         assert Size(connections=20) in arguments

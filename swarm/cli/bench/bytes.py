@@ -97,7 +97,7 @@ def _crowd_rows(crowd: "Crowded") -> list[tuple[str, ...]]:
     import statistics
 
     rows: list[tuple[str, ...]] = []
-    for name in ("p50", "p99"):
+    for name in ("p50", "p99", "worst"):
         alone = [1000 * getattr(turn.alone, f"{name}_s") for turn in crowd.turns]
         crowded = [1000 * getattr(turn.crowded, f"{name}_s") for turn in crowd.turns]
         ratios = [own / other for own, other in zip(crowded, alone, strict=True)]
