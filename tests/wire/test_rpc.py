@@ -278,7 +278,7 @@ async def test_memory_for_payloads_is_bounded() -> None:
 
     limits = Limits(bytes_in_flight=8 << 20)
     async with peers({Ask: hold}, limits=limits) as (server, _), trio.open_nursery() as nursery:
-        for number in range(12):
+        for number in range(40):
             nursery.start_soon(server.request, Ask(number), bytes(1 << 19))
     assert 1 << 20 <= most <= 8 << 20
 
