@@ -148,14 +148,12 @@ class _Reserve:
     """Memory set aside for one reply."""
 
     def __init__(self, shared: Shared, peer: "Peer") -> None:
-        self._shared = shared
-        self._budget = shared.newcomers
+        self._budget = shared.outgoing(peer)
         self._peer = peer
         self._held = 0
 
     async def take(self, count: int) -> None:
         if count:
-            self._budget = self._shared.outgoing(self._peer)
             await self._budget.take(count, self._peer)
             self._held = count
 
