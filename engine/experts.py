@@ -81,6 +81,16 @@ class ExpertRefs:
                 yield ref
 
 
+def mlp_experts(layer: int, expert: int) -> ExpertRefs:
+    """Where most releases keep an expert."""
+    return ExpertRefs.within(f"model.layers.{layer}.mlp.experts.{expert}")
+
+
+def block_sparse_experts(layer: int, expert: int) -> ExpertRefs:
+    """Where Mixtral and those named after it keep an expert."""
+    return ExpertRefs.within(f"model.layers.{layer}.block_sparse_moe.experts.{expert}", ("w1", "w3", "w2"))
+
+
 @dataclass(frozen=True)
 class ExpertLayout:
     """All routed experts of a model: which layers have them, how many, how large, and where they lie."""

@@ -17,7 +17,7 @@ from engine.cache import KeyValue, State
 from engine.config import Reader
 from engine.decoder import FeedForward, Frame
 from engine.errors import ConfigError
-from engine.experts import ExpertLayout, ExpertRefs, Experts
+from engine.experts import ExpertLayout, Experts, mlp_experts
 from engine.kernels import Activation, layer_norm
 from engine.kernels.indexer import choose_keys
 from engine.latent import LatentAttention, LatentShape
@@ -140,12 +140,9 @@ def indexed_layers(read: Reader, layers: int) -> tuple[bool, ...]:
 
 
 def experts(config: Config) -> ExpertLayout:
-    def refs(layer: int, expert: int) -> ExpertRefs:
-        return ExpertRefs.within(f"model.layers.{layer}.mlp.experts.{expert}")
-
     sparse = [layer for layer, has_experts in enumerate(config.sparse) if has_experts]
     return ExpertLayout(
-        config.hidden, config.expert_intermediate, config.activation, config.experts, sparse, refs
+        config.hidden, config.expert_intermediate, config.activation, config.experts, sparse, mlp_experts
     )
 
 

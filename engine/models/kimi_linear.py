@@ -14,7 +14,7 @@ from engine.config import Reader
 from engine.decoder import FeedForward, Frame
 from engine.delta import DeltaShape, KimiDelta
 from engine.errors import ConfigError
-from engine.experts import ExpertLayout, ExpertRefs, Experts
+from engine.experts import ExpertLayout, Experts, block_sparse_experts
 from engine.latent import LatentAttention, LatentShape
 from engine.layers import Norm, activation_of
 from engine.loader import Loader
@@ -124,18 +124,13 @@ def sparse_layers(read: Reader, layers: int) -> tuple[int, ...]:
 
 
 def experts(config: Config) -> ExpertLayout:
-    def refs(layer: int, expert: int) -> ExpertRefs:
-        return ExpertRefs.within(
-            f"model.layers.{layer}.block_sparse_moe.experts.{expert}", ("w1", "w3", "w2")
-        )
-
     return ExpertLayout(
         config.hidden,
         config.expert_intermediate,
         config.delta.activation,
         config.experts,
         config.sparse_layers,
-        refs,
+        block_sparse_experts,
     )
 
 

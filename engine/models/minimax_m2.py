@@ -11,7 +11,7 @@ from engine.cache import KeyValue
 from engine.config import Reader
 from engine.decoder import Block, Decoder
 from engine.errors import ConfigError
-from engine.experts import ExpertLayout, ExpertRefs
+from engine.experts import ExpertLayout, block_sparse_experts
 from engine.kernels import Activation
 from engine.layers import Norm, activation_of, attend
 from engine.loader import Loader
@@ -76,13 +76,13 @@ def parse(config: Mapping[str, Any]) -> Config:
 
 
 def experts(config: Config) -> ExpertLayout:
-    def refs(layer: int, expert: int) -> ExpertRefs:
-        return ExpertRefs.within(
-            f"model.layers.{layer}.block_sparse_moe.experts.{expert}", ("w1", "w3", "w2")
-        )
-
     return ExpertLayout(
-        config.hidden, config.intermediate, config.activation, config.experts, range(config.layers), refs
+        config.hidden,
+        config.intermediate,
+        config.activation,
+        config.experts,
+        range(config.layers),
+        block_sparse_experts,
     )
 
 

@@ -10,7 +10,7 @@ from engine.arrays import F32
 from engine.cache import KeyValue
 from engine.config import Reader
 from engine.decoder import Block, Decoder
-from engine.experts import ExpertLayout, ExpertRefs
+from engine.experts import ExpertLayout, block_sparse_experts
 from engine.kernels import Activation
 from engine.layers import Norm, activation_of, attend
 from engine.loader import Loader
@@ -65,13 +65,13 @@ def parse(config: Mapping[str, Any]) -> Config:
 
 
 def experts(config: Config) -> ExpertLayout:
-    def refs(layer: int, expert: int) -> ExpertRefs:
-        return ExpertRefs.within(
-            f"model.layers.{layer}.block_sparse_moe.experts.{expert}", ("w1", "w3", "w2")
-        )
-
     return ExpertLayout(
-        config.hidden, config.intermediate, config.activation, config.experts, range(config.layers), refs
+        config.hidden,
+        config.intermediate,
+        config.activation,
+        config.experts,
+        range(config.layers),
+        block_sparse_experts,
     )
 
 

@@ -11,7 +11,7 @@ from engine.cache import KeyValue
 from engine.config import Reader
 from engine.decoder import Block, Decoder
 from engine.errors import ConfigError
-from engine.experts import ExpertLayout, ExpertRefs
+from engine.experts import ExpertLayout, mlp_experts
 from engine.kernels import Activation, sigmoid
 from engine.layers import Norm, activation_of, attend
 from engine.loader import Loader
@@ -96,16 +96,13 @@ def windows(read: Reader, layers: int) -> tuple[int | None, ...]:
 
 
 def experts(config: Config) -> ExpertLayout:
-    def refs(layer: int, expert: int) -> ExpertRefs:
-        return ExpertRefs.within(f"model.layers.{layer}.mlp.experts.{expert}")
-
     return ExpertLayout(
         config.hidden,
         config.expert_intermediate,
         config.activation,
         config.experts,
         config.sparse_layers,
-        refs,
+        mlp_experts,
     )
 
 

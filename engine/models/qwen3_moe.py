@@ -11,7 +11,7 @@ from engine.arrays import F32
 from engine.cache import KeyValue
 from engine.config import Reader
 from engine.decoder import Block, Decoder
-from engine.experts import ExpertLayout, ExpertRefs
+from engine.experts import ExpertLayout, mlp_experts
 from engine.kernels import Activation
 from engine.layers import Norm, activation_of, attend
 from engine.loader import Loader
@@ -78,16 +78,13 @@ def parse(config: Mapping[str, Any]) -> Config:
 
 
 def experts(config: Config) -> ExpertLayout:
-    def refs(layer: int, expert: int) -> ExpertRefs:
-        return ExpertRefs.within(f"model.layers.{layer}.mlp.experts.{expert}")
-
     return ExpertLayout(
         config.hidden,
         config.expert_intermediate,
         config.activation,
         config.experts,
         config.sparse_layers,
-        refs,
+        mlp_experts,
     )
 
 

@@ -12,7 +12,7 @@ from engine.cache import KeyValue, Running, State
 from engine.config import Reader
 from engine.decoder import FeedForward, Frame
 from engine.delta import DeltaShape, Forgetting, gated_by_silu, load_taps
-from engine.experts import ExpertLayout, ExpertRefs, Experts
+from engine.experts import ExpertLayout, Experts, mlp_experts
 from engine.kernels import sigmoid
 from engine.layers import Linear, Norm, Stack, activation_of, attend
 from engine.loader import Loader
@@ -100,16 +100,13 @@ def linear_layers(read: Reader, layers: int) -> tuple[bool, ...]:
 
 
 def experts(config: Config) -> ExpertLayout:
-    def refs(layer: int, expert: int) -> ExpertRefs:
-        return ExpertRefs.within(f"model.layers.{layer}.mlp.experts.{expert}")
-
     return ExpertLayout(
         config.hidden,
         config.expert_intermediate,
         config.delta.activation,
         config.experts,
         config.sparse_layers,
-        refs,
+        mlp_experts,
     )
 
 
