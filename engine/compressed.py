@@ -162,9 +162,7 @@ def ropes(read: Reader, share: float, context: int) -> tuple[RopeSettings, RopeS
         for values in both:
             if RopeSettings.kind_of(values) != "default":
                 break
-            if (
-                "partial_rotary_factor" not in values
-            ):  # there the reference turns whole heads, as no release means
+            if "partial_rotary_factor" not in values:  # the reference turns whole heads, as no release means
                 raise ConfigError(
                     f"{read.where}: {key} does not say partial_rotary_factor for both kinds of layers"
                 )

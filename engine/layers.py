@@ -27,6 +27,7 @@ from engine.kernels import (
     sequence_attention,
     takes_sequences,
 )
+from engine.kernels.activation import ActivationKind
 from engine.models import Batch
 
 
@@ -102,6 +103,10 @@ class Norm:
 
 
 # hidden_act as configurations spell it.
+NAMED_ALIKE: tuple[ActivationKind, ...] = (
+    "relu", "relu2", "relu6", "leaky_relu", "hardswish", "quick_gelu", "gelu_10", "mish", "tanh", "sigmoid",
+    "laplace", "sqrtsoftplus", "linear",
+)  # fmt: skip
 GATES: Mapping[str, Activation] = {
     **dict.fromkeys(("silu", "swish"), Activation("silu")),
     **dict.fromkeys(("gelu", "gelu_python"), Activation("gelu")),
@@ -109,19 +114,7 @@ GATES: Mapping[str, Activation] = {
         ("gelu_pytorch_tanh", "gelu_python_tanh", "gelu_new", "gelu_fast", "gelu_accurate"),
         Activation("gelu_tanh"),
     ),
-    "relu": Activation("relu"),
-    "relu2": Activation("relu2"),
-    "relu6": Activation("relu6"),
-    "leaky_relu": Activation("leaky_relu"),
-    "hardswish": Activation("hardswish"),
-    "quick_gelu": Activation("quick_gelu"),
-    "gelu_10": Activation("gelu_10"),
-    "mish": Activation("mish"),
-    "tanh": Activation("tanh"),
-    "sigmoid": Activation("sigmoid"),
-    "laplace": Activation("laplace"),
-    "sqrtsoftplus": Activation("sqrtsoftplus"),
-    "linear": Activation("linear"),
+    **{kind: Activation(kind) for kind in NAMED_ALIKE},
 }
 
 
@@ -175,17 +168,9 @@ def attend(
             np.int64,
         )
         seen = sequence_attention(
-            q,
-            k,
-            v,
-            table,
-            parts[0].dtype,
-            batch.positions,
-            scale=scale,
-            window=window,
-            sinks=sinks,
-            bias=bias,
-        )
+            q, k, v, table, parts[0].dtype, batch.positions, batch.furthest,
+            scale=scale, window=window, sinks=sinks, bias=bias,
+        )  # fmt: skip
         return seen.reshape(len(batch), -1)
     outputs = []
     for part, rows in zip(parts, batch.slices, strict=True):

@@ -73,21 +73,21 @@ def takes_sequences(dtype: np.dtype[np.generic], sequences: int, elements: int) 
 
 
 def sequence_attention(
-    q: F32, k: F32, v: F32, table: Array, dtype: np.dtype[np.generic], positions: I32, *, scale: float,
-    window: int | None = None, sinks: F32 | None = None, bias: F32 | None = None,
+    q: F32, k: F32, v: F32, table: Array, dtype: np.dtype[np.generic], positions: I32, furthest: int, *,
+    scale: float, window: int | None = None, sinks: F32 | None = None, bias: F32 | None = None,
 ) -> F32:  # fmt: skip
     """Writes the rows' keys and values to their sequences' caches and attends, in one launch: f32 [N, H, Dv].
 
-    q f32 [N, H, D], k [N, Hkv, D], v [N, Hkv, Dv]. table int64 [S, 6]: for each sequence its first
-    row, how many rows it has, the addresses of its keys and its values (contiguous, of `dtype`, f16 or f32), how
-    many rows they have, and the position of the first of these. The caller sees to it that the positions lie
-    within the caches. The rest as in `attention`, whose bits these are.
+    q f32 [N, H, D], k [N, Hkv, D], v [N, Hkv, Dv]. table int64 [S, 6]: for each sequence its first row, how many
+    rows it has, the addresses of its keys and its values (contiguous, of `dtype`, f16 or f32), how many rows they
+    have, and the position of the first of these. `furthest`: the largest of `positions`, which the caller sees to
+    lie within the caches. The rest as in `attention`, whose bits these are.
     """
     out = aligned((len(q), q.shape[1], v.shape[2]), np.float32)
     like = _LIKE[dtype]
     write_rows(table, like, positions, np.ascontiguousarray(k), np.ascontiguousarray(v))
     rows = padded_columns(q.reshape(-1, q.shape[2]))
-    with launch(COST * q.size * (int(positions.max()) + 1)) as count:
+    with launch(COST * q.size * (furthest + 1)) as count:
         attend_sequences(
             rows, table, like, positions, k.shape[1], q.shape[2], v.shape[2], np.float32(scale),
             0 if window is None else window, NO_SINKS if sinks is None else sinks,

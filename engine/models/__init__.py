@@ -103,9 +103,8 @@ class Model(ABC):
     vocab_size: int  # columns of the logits
     context_length: int  # positions the configuration allows
     resident_bytes: int  # memory of the dense weights
-    switches_at: int | None = (
-        None  # the length beyond which all positions of a sequence are turned by other angles
-    )
+    switches_at: int | None = None
+    """The length beyond which all positions of a sequence are turned by other angles."""
 
     @abstractmethod
     def new_state(self) -> State:
@@ -133,7 +132,7 @@ class Model(ABC):
                     f"{end:,} tokens do not fit the model's context of {self.context_length:,}; "
                     "start a new conversation"
                 )
-        fitting = [replace(segment, state=self._fitting(segment, experts)) for segment in segments]
+        fitting = [self._fitting(segment, experts) for segment in segments]
         for segment in fitting:
             segment.state.prepare(len(segment.tokens))
         logits = self.run(Batch(fitting), experts)
@@ -145,12 +144,12 @@ class Model(ABC):
                 before.state.become(segment.state)
         return logits
 
-    def _fitting(self, segment: Segment, experts: Experts) -> State:
-        """The segment's state; or another one of the same tokens, read as a sequence of the length to come."""
+    def _fitting(self, segment: Segment, experts: Experts) -> Segment:
+        """The segment; or one on another state of the same tokens, read as a sequence of the length to come."""
         state = segment.state
         stretched = self.switches_at is not None and state.length + len(segment.tokens) > self.switches_at
         if state.stretched == stretched:
-            return state
+            return segment
         other = self.new_state()
         other.stretched = stretched
         for start in range(0, state.length, REREAD_ROWS):
@@ -159,7 +158,7 @@ class Model(ABC):
             self.run(Batch([known]), experts)
             other.commit()
         other.tokens = list(state.tokens)
-        return other
+        return replace(segment, state=other)
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,7 @@ def attentions() -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
     positions[100:] -= 100
     yield (
         "attention of two",
-        kernels.sequence_attention(q, k, v, np.array(table, np.int64), keys.dtype, positions, scale=0.2),
+        kernels.sequence_attention(q, k, v, np.array(table, np.int64), keys.dtype, positions, 99, scale=0.2),
     )
 
 

@@ -133,7 +133,8 @@ def test_sequences_together_get_what_each_gets_alone(
         lines.append((first, count, *(part.ctypes.data for part in caches[-1]), len(keys), start))
         first += count
     found = sequence_attention(
-        q, k, v, np.array(lines, np.int64), np.dtype(dtype), positions, scale=SCALE,
+        q, k, v, np.array(lines, np.int64), np.dtype(dtype), positions,
+        int(positions.max()), scale=SCALE,
         **of(options, slice(0, total)),
     )  # fmt: skip
     assert found.tobytes() == np.concatenate(alone).tobytes()
