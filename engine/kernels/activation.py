@@ -18,6 +18,11 @@ ActivationKind: TypeAlias = Literal[
 ]  # fmt: skip
 
 KINDS: tuple[ActivationKind, ...] = get_args(ActivationKind)
+(
+    SILU, GELU, GELU_TANH, CLAMPED_SILU, GPT_OSS, SITU, RELU, RELU2, RELU6, LEAKY_RELU, HARDSWISH, QUICK_GELU,
+    GELU_10, MISH, TANH, SIGMOID, LAPLACE, SQRTSOFTPLUS, LINEAR,
+) = range(len(KINDS))  # fmt: skip
+"""What kernels call them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,33 +60,33 @@ def _clip(x, limit):  # type: ignore[no-untyped-def]
 @device
 def _bent(code, x):  # type: ignore[no-untyped-def]
     zero, six = np.float32(0.0), np.float32(6.0)
-    if code == 1:
+    if code == GELU:
         return gelu(x)
-    if code == 2:
+    if code == GELU_TANH:
         return gelu_tanh(x)
-    if code == 6:
+    if code == RELU:
         return max(x, zero)
-    if code == 7:
+    if code == RELU2:
         return max(x, zero) * max(x, zero)
-    if code == 8:
+    if code == RELU6:
         return min(max(x, zero), six)
-    if code == 9:
+    if code == LEAKY_RELU:
         return x if x > zero else np.float32(0.01) * x
-    if code == 10:
+    if code == HARDSWISH:
         return x * min(max(x + np.float32(3.0), zero), six) / six
-    if code == 11:
+    if code == QUICK_GELU:
         return x * sigmoid(np.float32(1.702) * x)
-    if code == 12:
+    if code == GELU_10:
         return _clip(gelu(x), np.float32(10.0))
-    if code == 13:
+    if code == MISH:
         return x * tanh(softplus(x))
-    if code == 14:
+    if code == TANH:
         return tanh(x)
-    if code == 15:
+    if code == SIGMOID:
         return sigmoid(x)
-    if code == 16:  # a normal distribution of mean √½ and variance 1 / (4 π)
+    if code == LAPLACE:  # a normal distribution of mean √½ and variance 1 / (4 π)
         return np.float32(0.5) * (np.float32(1.0) + erf((x - np.float32(0.707107)) / np.float32(0.39894257)))
-    if code == 17:
+    if code == SQRTSOFTPLUS:
         return np.sqrt(softplus(x))
     return x
 
@@ -92,17 +97,17 @@ def activate(code, parameters, gate, up, count, out):  # type: ignore[no-untyped
     `Activation`.
     """
     limit, alpha, beta = parameters[0], parameters[1], parameters[2]
-    if code == 0:
+    if code == SILU:
         for i in range(count):
             out[i] = silu(gate[i]) * up[i]
-    elif code == 3:
+    elif code == CLAMPED_SILU:
         for i in range(count):
             out[i] = silu(min(gate[i], limit)) * _clip(up[i], limit)
-    elif code == 4:
+    elif code == GPT_OSS:
         for i in range(count):
             g = min(gate[i], limit)
             out[i] = (_clip(up[i], limit) + np.float32(1.0)) * (g * sigmoid(alpha * g))
-    elif code == 5:
+    elif code == SITU:
         for i in range(count):
             u = limit * tanh(up[i] / limit) if limit > np.float32(0.0) else up[i]
             out[i] = beta * tanh(gate[i] / beta) * sigmoid(gate[i]) * u
