@@ -28,6 +28,7 @@ from swarm.demo.corpus.fillers import filled
 from swarm.demo.corpus.grammar import every, expand
 from swarm.demo.corpus.noise import mistyped, typed
 from swarm.demo.corpus.stories import HER, HEROES, HIS, REQUESTS, request, story
+from swarm.demo.corpus.wording import GROUPS, reworded
 
 topics = pytest.mark.parametrize("topic", TOPICS.values(), ids=TOPICS)
 
@@ -45,7 +46,7 @@ def test_the_same_seed_gives_the_same_text() -> None:
 def test_the_text_of_a_seed_is_what_the_shipped_model_learnt_from() -> None:
     stream = pieces(random.Random(1))
     text = repr([next(stream) for _ in range(6_000)])
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "d1ebfc5bf19c2a76"
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "446c4575ddff07c5"
 
 
 def test_training_text_has_no_held_out_question() -> None:
@@ -148,6 +149,21 @@ def test_typing_keeps_the_words_apart_from_one_mistake() -> None:
         before, after = "donate compute", mistyped("donate compute", luck)
         assert sum(a != b for a, b in zip(before.split(), after.split(), strict=True)) <= 1
     assert mistyped("a b c", luck) == "a b c"
+
+
+def test_rewording_keeps_two_words_that_say_something_and_short_phrasings_whole() -> None:
+    luck = random.Random(8)
+    reworded_ones = {reworded("when does a donor vanish", luck) for _ in range(300)}
+    assert len(reworded_ones) > 20
+    assert all({"donor", "vanish"} <= set(text.split()) for text in reworded_ones)
+    assert {"donor vanish", "when does a donor vanish"} <= reworded_ones
+    assert {reworded("who are you", luck) for _ in range(300)} >= {"who are you", "who are u"}
+    assert all(len(reworded("tracker", luck).split()) in (1, 2) for _ in range(100))
+
+
+def test_a_word_has_one_group_of_synonyms() -> None:
+    words = [word for group in GROUPS for word in group]
+    assert len(words) == len(set(words)) > 200
 
 
 def test_only_answers_are_to_be_learnt() -> None:

@@ -28,12 +28,12 @@ def held_out() -> tuple[Question, ...]:
 
 
 def newcomers() -> tuple[Question, ...]:
-    """Questions that judge a model: written before the training text was, and kept out of it."""
+    """What newcomers ask: kept out of the training text; what models answered was looked at."""
     return _asked("newcomers.toml")
 
 
 def strangers() -> tuple[Question, ...]:
-    """More questions that judge a model, by which no text, training or choice of a model was guided."""
+    """The questions that judge a model: kept out of the training text and asked once the training was over."""
     return _asked("strangers.toml")
 
 

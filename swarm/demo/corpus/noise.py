@@ -10,11 +10,20 @@ OPENINGS = (
     "excuse me,", "sorry,", "tell me,", "please tell me,", "a question:", "quick question:",
     "one question:", "another question:", "i wonder,", "swarm,", "hey swarm,", "hi there,", "good morning,",
     "can you tell me,", "could you tell me,", "do you know,", "i want to know,", "i would like to know,",
-    "say,", "next question:",
+    "say,", "next question:", "i am new here,", "just curious:", "one more thing:", "by the way,", "hm,", "uh,",
+    "sorry to ask, but", "my question is:", "a friend asked me:", "i was wondering:", "pls", "yo,", "btw", "oh and",
+    "i have a question:", "not sure if you know, but", "let me ask:", "then", "next:", "also,", "dear swarm,",
+    "hello again,", "i am a student and want to know:", "my boss asks:", "i just heard of swarm,",
+    "i read the readme, but", "my son asks:", "we talked about it at work:", "i looked at the docs, but",
+    "for my homework:", "sorry for the stupid question:", "i am no expert, but", "before i begin,", "help,",
+    "it is late, but", "all right,",
 )  # fmt: skip
 ENDINGS = (
     "please", "please", "thanks", "then", "here", "now", "again", "exactly", "in swarm", "with swarm",
     "really", "for me", "in a swarm", "my friend", "thank you", "at all", "today", "anyway", "and why",
+    "if i may ask", "or not", "any idea", "do you know", "i wonder", "just asking", "pls", "thx", "please explain",
+    "please tell me", "can you help", "because i am curious", "in your opinion", "by the way", "actually", "or what",
+    "when using swarm", "right now", "i am a beginner", "help", "asking for a friend",
 )  # fmt: skip
 _NEIGHBOURS = {
     "a": "sq", "b": "vn", "c": "xv", "d": "sf", "e": "wr", "f": "dg", "g": "fh", "h": "gj", "i": "uo",
@@ -48,8 +57,9 @@ def typed(phrasing: str, luck: random.Random, courtesies: bool = True, mistakes:
         text = f"{luck.choice(OPENINGS)} {text}"
     if courtesies and luck.random() < 0.12:
         text = f"{text} {luck.choice(ENDINGS)}"
-    if mistakes and luck.random() < 0.15:
+    if mistakes and luck.random() < 0.18:
         text = mistyped(text, luck)
+        text = mistyped(text, luck) if luck.random() < 0.2 else text
     if luck.random() < 0.15:
         text = text.replace("'", "")
     style = luck.random()

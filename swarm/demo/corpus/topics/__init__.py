@@ -2,8 +2,8 @@
 
 A table is a topic: `answer` is its one right answer; `facts` are pieces of it, in lower case, that no other
 answer has all of; `nouns` go into the shared frames that ask what a thing is, `verbs` into those that ask how
-something is done, `events` into those that ask what happens then, `asks` stand as they are; `held_out` are
-phrasings that are never trained on.
+something is done, `events` into those that ask what happens then, `cues` into those that only mention a thing;
+`asks` stand as they are; `held_out` are phrasings that are never trained on.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class Topic:
     nouns: str = ""
     verbs: str = ""
     events: str = ""
+    cues: str = ""
     asks: tuple[str, ...] = ()
 
     def templates(self) -> tuple[tuple[str, ...], ...]:
@@ -39,11 +40,12 @@ class Topic:
             ("define", "NOUN", self.nouns),
             ("how_to", "DO", self.verbs),
             ("event", "EVENT", self.events),
+            ("about", "CUE", self.cues),
         )
         made = (
             tuple(frame.replace(slot, part) for frame in _FRAMES[kind]) for kind, slot, part in shared if part
         )
-        groups = (self.asks, *made)
+        groups = (self.asks, self.asks, *made)
         return tuple(group for group in groups if group)
 
     def phrasings(self) -> Iterator[str]:
