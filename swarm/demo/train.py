@@ -10,8 +10,8 @@ DIR gets
 
 The learning rate warms up, stays, then falls in a straight line to zero over the last `--decay` of the steps.
 `--until HH:MM` cuts the number of steps to what the clock allows; `training.json` beside the weights says how
-many that were, so that `--steps` and `--decay-from` repeat it. The default of 5,000 steps is 10 M tokens; two
-free cores with AVX-512 were measured to do about 5,000 tokens/s, so that is some 35 minutes.
+many that were, so that `--steps` and `--decay-from` repeat it. The default of 7,000 steps is 14.3 M tokens;
+two free cores with AVX-512 were measured to do about 5,000 tokens/s, so that is some 50 minutes.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train Swarm's demo model.")
     parser.add_argument("--out", type=Path, required=True, help="resumed if it has a state.pt")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=5000, help=f"of {TOKENS_A_STEP} tokens each")
+    parser.add_argument("--steps", type=int, default=7000, help=f"of {TOKENS_A_STEP} tokens each")
     parser.add_argument("--decay", type=float, default=0.25, help="share of the steps with a falling rate")
     parser.add_argument("--decay-from", type=int, help="step at which it begins to fall, instead of --decay")
     parser.add_argument("--until", help="HH:MM: be done by then, with fewer steps where need be")

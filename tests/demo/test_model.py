@@ -39,7 +39,7 @@ def test_it_is_small_and_says_how_it_was_made() -> None:
     assert sum(file.stat().st_size for file in MODEL.iterdir()) <= 16_000_000
     made = json.loads((MODEL / "training.json").read_text(encoding="utf-8"))
     assert made["tokens"] == 2048 * made["step"] > 0
-    assert made["right"] / made["held_out"] >= 0.85
+    assert made["right"] / made["held_out"] >= 0.9
 
 
 def test_its_template_writes_what_it_was_trained_on(engine: Engine) -> None:
@@ -94,14 +94,14 @@ def about_swarm() -> tuple[Question, ...]:
 
 
 @pytest.mark.slow
-def test_nine_of_ten_held_out_questions_about_swarm_get_the_right_answer(engine: Engine) -> None:
+def test_nearly_every_held_out_question_about_swarm_gets_the_right_answer(engine: Engine) -> None:
     questions = about_swarm()
     assert len(questions) >= 100
-    assert share_right(engine, questions) >= 0.9
+    assert share_right(engine, questions) >= 0.95
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("questions", "least"), [(held_out, 0.84), (newcomers, 0.84), (strangers, 0.78)])
+@pytest.mark.parametrize(("questions", "least"), [(held_out, 0.94), (newcomers, 0.9), (strangers, 0.83)])
 def test_most_held_out_questions_get_the_right_answer(
     engine: Engine, questions: Callable[[], tuple[Question, ...]], least: float
 ) -> None:
