@@ -1,12 +1,13 @@
 """The answering half of a connection: runs the handler of each request, until it is taken back."""
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import trio
 
 from swarm.errors import SwarmError, clean_text
-from swarm.wire.calls import Bulk, Busy, Handlers, InternalError, NotServed, Prompt, Shared
+from swarm.wire.calls import Bulk, Busy, ConnectionLost, Handlers, InternalError, NotServed, Prompt, Shared
 from swarm.wire.connection import Violation
 from swarm.wire.frames import Buffer, Head, Kind
 from swarm.wire.messages import U32, BadMessage, Failure, Message
@@ -139,7 +140,7 @@ class Answers:
         except Exception:
             log.exception("answering %s to %s failed inside", message.kind, self._peer.name)
             failure = failure_of(InternalError(message=message.kind))
-        if self._peer.is_open:
+        with suppress(ConnectionLost):  # then nobody is left to tell
             await self._peer.send(Kind.REPLY, head.id, failure)
         return None
 

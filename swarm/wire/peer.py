@@ -12,10 +12,9 @@ import trio
 
 from swarm.errors import SwarmError, clean_text
 from swarm.wire.address import Address
-from swarm.wire.aead import Tampered
 from swarm.wire.answers import Answers
 from swarm.wire.calls import Bulk, ConnectionLost, Handlers, Reply, Shared
-from swarm.wire.connection import Announced, Arrived, Broken, Connection, CutOff, Event, Received, Violation
+from swarm.wire.connection import Announced, Arrived, Broken, Connection, Event, Received, Violation
 from swarm.wire.frames import Buffer, Head, Kind
 from swarm.wire.handshake import Session
 from swarm.wire.keys import PeerKey
@@ -300,7 +299,7 @@ class Peer:
                     self._tell(0, Ping())
         except GONE as error:
             self._end(words_of(error))
-        except (Violation, CutOff, Tampered) as error:
+        except SwarmError as error:  # it broke the rules, or was lost while it was answered
             self._end(str(error))
 
     async def _read_in_time(self, scope: trio.CancelScope) -> None:

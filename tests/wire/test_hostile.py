@@ -13,14 +13,16 @@ import trio.testing
 
 from swarm.wire import cbor
 from swarm.wire.address import Address
+from swarm.wire.answers import Answers
+from swarm.wire.calls import Busy, Shared
 from swarm.wire.connection import Connection
-from swarm.wire.frames import Kind
+from swarm.wire.frames import Head, Kind
 from swarm.wire.handshake import Greeter, HandshakeFailed, TurnedAway
 from swarm.wire.messages import BadMessage, Message
 from swarm.wire.race import plain_errors
-from swarm.wire.rpc import ConnectionLost, Limits, Peer, connect, listen, open_peer
+from swarm.wire.rpc import ConnectionLost, Limits, Peer, addresses_of, connect, listen, open_peer, serve
 from swarm.wire.server import Server
-from tests.wire.support import CALLER, ECHO, SERVER, STRANGER, Answer, Ask, peers
+from tests.wire.support import CALLER, ECHO, SERVER, STRANGER, Answer, Ask, Unheard, peers
 
 LIMITS = Limits(handshake_s=10, idle_s=60, least_bytes_per_s=1000, pace_s=10)
 
@@ -274,6 +276,45 @@ async def test_one_source_has_so_many_connections() -> None:
         async with connect(address, CALLER) as peer:
             await peer.request(Ask(1))
         nursery.cancel_scope.cancel()
+
+
+async def test_who_leaves_while_it_is_refused_does_not_end_the_server() -> None:
+    listeners = await listen("127.0.0.1", 0)
+    address = addresses_of(listeners)[0]
+    async with plain_errors() as nursery:
+        await nursery.start(serve, listeners, SERVER, ECHO)
+        stream = await trio.open_tcp_stream(address.host, address.port)
+        machine = Connection(Greeter(STRANGER, initiator=True))
+        await stream.send_all(machine.start())
+        while machine.session is None:
+            machine.receive(await stream.receive_some(65536))
+            await stream.send_all(machine.output())
+        refused = b"".join(frame(machine, Kind.REQUEST, number, Unheard()) for number in range(1, 200))
+        os.write(stream.socket.fileno(), refused)
+        stream.socket.close()  # before any of it is read, so that the second refusal meets a closed port
+        async with connect(address, CALLER) as peer:
+            assert (await peer.request(Ask(1))).message == Answer(1)
+        nursery.cancel_scope.cancel()
+
+
+class Leaving:
+    """A peer whose connection ends while a reply waits to leave."""
+
+    name = "leaving"
+    sent_bytes = 0
+
+    async def send(self, kind: Kind, id: int, message: Message, payload: Any = b"") -> None:
+        await trio.lowlevel.checkpoint()
+        raise ConnectionLost(peer=self.name, reason="it left")
+
+
+async def test_who_leaves_while_a_failure_waits_to_be_told_does_not_end_the_server() -> None:
+    async def fail(caller: Peer, message: Ask, payload: Any) -> None:
+        raise Busy(what="This test", retry_after_s=1)
+
+    answers = Answers(Leaving(), {Ask: fail}, Shared(Limits()))  # type: ignore[arg-type]
+    async with trio.open_nursery() as nursery:
+        await answers.take(nursery, Head(Kind.REQUEST, 1, Ask(1), 0), b"", None)
 
 
 async def test_who_hoards_memory_by_not_taking_replies_loses_it_to_others() -> None:
