@@ -128,12 +128,18 @@ class Shared:
 
 
 class Bulk:
-    """A long payload that arrived enciphered, and the memory set aside for it."""
+    """The memory set aside for a long payload of a connection, and the payload once it is there, enciphered."""
 
-    def __init__(self, sealed: Sealed, shared: Shared, owner: Owner) -> None:
-        self._sealed: Sealed | None = sealed
+    def __init__(self, size: int, shared: Shared, owner: Owner) -> None:
+        """Takes over ``size`` bytes that were taken from the incoming budget for the owner."""
+        self._held = size
+        self._sealed: Sealed | None = None
         self._shared = shared
         self._owner = owner
+
+    def fill(self, sealed: Sealed) -> None:
+        """Says what the payload is."""
+        self._sealed = sealed
 
     async def open(self) -> memoryview:
         """Deciphers it in a worker thread. Raises ConnectionLost, after ending it, when it was changed."""
@@ -146,6 +152,6 @@ class Bulk:
 
     def release(self) -> None:
         """Gives its memory back to the others; more than once does no harm."""
-        if self._sealed is not None:
-            self._shared.incoming.give_back(self._sealed.size, self._owner)
-            self._sealed = None
+        if self._held:
+            self._shared.incoming.give_back(self._held, self._owner)
+            self._held, self._sealed = 0, None

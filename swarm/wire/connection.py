@@ -240,6 +240,10 @@ class Connection:
         self.session.receives.take(aead.record_count(self._head.payload_bytes))
         return self.receive(b"")
 
+    def discard(self) -> None:
+        """Lets go of what was received in part, once nothing more will be."""
+        self._records, self._tail = memoryview(b""), bytearray()
+
     def _move(self, input: Input) -> None:
         try:
             self.state = TRANSITIONS[self.state, input]

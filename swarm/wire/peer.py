@@ -55,6 +55,7 @@ class Peer:
         self._answers = Answers(self, handlers, shared)
         self.questions = Questions(shared.limits.requests_per_connection)
         self._pings: dict[int, trio.Event] = {}
+        self._arriving: Bulk | None = None  # the long payload that is being received or handed on
         self._ended: SwarmError | None = None
         self._closed = trio.Event()
         self._scope = trio.CancelScope()
@@ -278,6 +279,9 @@ class Peer:
                 await self._link.aclose()
             # The parts of a connection refer to each other: without this its payloads stay until those are collected.
             self._outbox.discard()
+            self._connection.discard()
+            if self._arriving is not None:
+                self._arriving.release()
             self._closed.set()
 
     async def _read(self, events: list[Event]) -> None:
@@ -345,7 +349,10 @@ class Peer:
                 case Announced(head):
                     await self._admit(head)
                 case Arrived(head, sealed):
-                    await self._dispatch(head, b"", Bulk(sealed, self._shared, self))
+                    assert self._arriving is not None
+                    self._arriving.fill(sealed)
+                    await self._dispatch(head, b"", self._arriving)
+                    self._arriving = None
                 case Broken(error):
                     raise Violation(peer=self.name, reason=str(error)) from error
 
@@ -358,6 +365,7 @@ class Peer:
             await self._handle_all(self._connection.skip())
             return
         await self._shared.incoming.take(head.payload_bytes, self)
+        self._arriving = Bulk(head.payload_bytes, self._shared, self)
         self._read_at = trio.current_time()
         self._pace.start(self._read_at)
         await self._handle_all(self._connection.accept())
