@@ -14,6 +14,8 @@ from swarm.wire.limits import Limits, Pace
 from swarm.wire.stream import GONE, Link
 
 HIGH_WATER_BYTES = 4 << 20
+HIGH_WATER_PIECES = 1024
+"""Of short frames many would take more memory than their bytes."""
 _PARTS_AT_ONCE = 16
 
 
@@ -77,7 +79,8 @@ class Outbox:
         piece = Piece(size)
         self._queue.append(piece)
         self.waiting_bytes += size
-        if self.waiting_bytes > HIGH_WATER_BYTES and self._drained.is_set():
+        is_full = self.waiting_bytes > HIGH_WATER_BYTES or len(self._queue) > HIGH_WATER_PIECES
+        if is_full and self._drained.is_set():
             self._drained = trio.Event()
         if not self._writing:
             self._writing = True
@@ -156,5 +159,5 @@ class Outbox:
                 break
             written -= len(piece.data)
             self._queue.popleft().written.set()
-        if self.waiting_bytes <= HIGH_WATER_BYTES // 2:
+        if self.waiting_bytes <= HIGH_WATER_BYTES // 2 and len(self._queue) <= HIGH_WATER_PIECES // 2:
             self._drained.set()

@@ -21,6 +21,7 @@ from swarm.wire.keys import PeerKey
 from swarm.wire.limits import Pace
 from swarm.wire.messages import BadMessage, Cancel, Goodbye, Message, Ping, Pong
 from swarm.wire.outbox import Outbox, Piece, TooSlow
+from swarm.wire.pings import Pings
 from swarm.wire.questions import Question, Questions
 from swarm.wire.stream import GONE, Link, words_of
 
@@ -54,7 +55,7 @@ class Peer:
         self._outbox = Outbox(link, shared.limits, self._start_writing, self._write_failed)
         self._answers = Answers(self, handlers, shared)
         self.questions = Questions(shared.limits.requests_per_connection)
-        self._pings: dict[int, trio.Event] = {}
+        self._pings = Pings(self._tell, self._outbox)
         self._arriving: Bulk | None = None  # the long payload that is being received or handed on
         self._ended: SwarmError | None = None
         self._closed = trio.Event()
@@ -144,17 +145,10 @@ class Peer:
     async def ping(self) -> float:
         """The seconds of a round trip, measured now. Raises ConnectionLost."""
         self._check_open()
-        id = self.questions.next_id()
-        answered = self._pings[id] = trio.Event()
-        started = trio.current_time()
-        try:
-            self._tell(id, Ping())
-            await answered.wait()
-        finally:
-            del self._pings[id]
+        round_trip_s = await self._pings.ask(self.questions.next_id())
         self._check_open()
-        self.measured(trio.current_time() - started)
-        return trio.current_time() - started
+        self.measured(round_trip_s)
+        return round_trip_s
 
     def measured(self, round_trip_s: float) -> None:
         """Notes the seconds of a round trip."""
@@ -382,10 +376,9 @@ class Peer:
     async def _take_notice(self, head: Head, payload: Buffer, bulk: Bulk | None) -> None:
         match head.message:
             case Ping():
-                self._tell(head.id, Pong())
+                self._pings.answer(head.id)
             case Pong():
-                if head.id in self._pings:
-                    self._pings[head.id].set()
+                self._pings.answered(head.id)
             case Cancel():
                 self._answers.cancel(head.id)
             case Goodbye(reason):
@@ -401,5 +394,4 @@ class Peer:
             return
         self._ended = ConnectionLost(peer=self.name, reason=reason)
         self.questions.end(self._ended)
-        for answered in self._pings.values():
-            answered.set()
+        self._pings.end()

@@ -17,10 +17,12 @@ from swarm.wire import cbor
 from swarm.wire.address import Address
 from swarm.wire.answers import Answers
 from swarm.wire.calls import Busy, Shared
-from swarm.wire.connection import Connection
+from swarm.wire.connection import Connection, Received
 from swarm.wire.frames import Head, Kind
 from swarm.wire.handshake import Greeter, HandshakeFailed, TurnedAway
-from swarm.wire.messages import BadMessage, Message
+from swarm.wire.messages import BadMessage, Message, Ping
+from swarm.wire.outbox import HIGH_WATER_PIECES
+from swarm.wire.pings import MOST_PONGS_WAITING
 from swarm.wire.race import plain_errors
 from swarm.wire.rpc import ConnectionLost, Limits, Peer, addresses_of, connect, listen, open_peer, serve
 from swarm.wire.server import Server
@@ -299,6 +301,30 @@ async def test_who_leaves_while_it_is_refused_does_not_end_the_server() -> None:
         async with connect(address, CALLER) as peer:
             assert (await peer.request(Ask(1))).message == Answer(1)
         nursery.cancel_scope.cancel()
+
+
+async def test_who_takes_no_pongs_gets_few_until_it_does(autojump_clock: Any) -> None:
+    async with raw_caller(pair=trio.testing.lockstep_stream_pair) as (stream, connection, _):
+        pongs: list[int] = []
+        for pings in (range(1, 1001), range(1001, 1002)):
+            for number in pings:
+                await stream.send_all(frame(connection, Kind.NOTICE, number, Ping()))
+            with trio.move_on_after(1):
+                while True:
+                    events = connection.receive(await stream.receive_some(65536))
+                    pongs += [event.head.id for event in events if isinstance(event, Received)]
+        assert len(pongs) <= MOST_PONGS_WAITING + 2
+        assert pongs[-1] == 1001
+
+
+async def test_who_takes_no_refusals_is_not_read_further(autojump_clock: Any) -> None:
+    sent = 0
+    async with raw_caller(pair=trio.testing.lockstep_stream_pair) as (stream, connection, _):
+        with trio.move_on_after(1):
+            while sent < 10 * HIGH_WATER_PIECES:
+                await stream.send_all(frame(connection, Kind.REQUEST, sent + 1, Unheard()))
+                sent += 1
+    assert HIGH_WATER_PIECES <= sent <= HIGH_WATER_PIECES + 10
 
 
 class Leaving:
