@@ -19,6 +19,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from swarm.pauses import pause_s
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -173,7 +175,7 @@ class Ledger:
         if len(standing.strikes) < policy.strikes:
             return 0.0
         standing.strikes.clear()
-        ban_s = min(policy.ban_s * 2.0**standing.bans, policy.longest_ban_s)
+        ban_s = pause_s(policy.ban_s, standing.bans, policy.longest_ban_s)
         standing.bans += 1
         standing.banned_until_s = now_s + ban_s
         return ban_s
@@ -181,12 +183,12 @@ class Ledger:
     def failed(self, key: Hashable, now_s: float, retry_after_s: float | None = None) -> None:
         """A replica could not be asked or did not answer; or it said itself when to come back."""
         policy, standing = self.policy, self.standing(key)
-        pause_s = min(policy.leave_out_s * 2.0 ** min(standing.failures, 16), policy.longest_leave_out_s)
         if retry_after_s is None:
+            out_s = pause_s(policy.leave_out_s, standing.failures, policy.longest_leave_out_s)
             standing.failures += 1
         else:
-            pause_s = min(max(retry_after_s, 0.0), policy.longest_ban_s)
-        standing.out_until_s = max(standing.out_until_s, now_s + pause_s)
+            out_s = min(max(retry_after_s, 0.0), policy.longest_ban_s)
+        standing.out_until_s = max(standing.out_until_s, now_s + out_s)
 
     def was_slow(self, key: Hashable, seconds: float, in_hand: int, now_s: float) -> float:
         """A replica was still busy when another had answered; for how many seconds that bans it, 0 if not."""
@@ -197,7 +199,7 @@ class Ledger:
         if standing.slow < policy.slow_strikes:
             return 0.0
         standing.slow = 0
-        ban_s = min(policy.slow_ban_s * 2.0**standing.slow_bans, policy.longest_ban_s)
+        ban_s = pause_s(policy.slow_ban_s, standing.slow_bans, policy.longest_ban_s)
         standing.slow_bans += 1
         standing.banned_until_s = max(standing.banned_until_s, now_s + ban_s)
         return ban_s

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import trio
 
 from swarm.errors import SwarmError, why
+from swarm.pauses import pause_s
 from swarm.wire import rpc
 from swarm.wire.address import Address
 from swarm.wire.keys import KeyPair
@@ -78,7 +79,6 @@ class Links:
 
     @staticmethod
     def _failed(link: _Link, error: SwarmError) -> None:
-        pause_s = min(FIRST_PAUSE_S * 2**link.failures, LONGEST_PAUSE_S)
+        link.retry_at = trio.current_time() + pause_s(FIRST_PAUSE_S, link.failures, LONGEST_PAUSE_S)
         link.failures += 1
-        link.retry_at = trio.current_time() + pause_s
         link.reason = why(error)

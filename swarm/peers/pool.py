@@ -13,6 +13,7 @@ from typing import Protocol
 import trio
 
 from swarm.errors import SwarmError
+from swarm.pauses import pause_s
 from swarm.peers.calls import MalformedOutputs
 from swarm.peers.partner import Remote
 from swarm.peers.tracking import ExpertsHeld
@@ -209,9 +210,8 @@ class Pool:
         """A call failed at once: the donor rests, longer each time."""
         remote.tally.failures += 1
         remote.trouble = str(error)
-        rest_s = min(FIRST_REST_S * 2**remote.failures, LONGEST_REST_S)
+        remote.rest_until = trio.current_time() + pause_s(FIRST_REST_S, remote.failures, LONGEST_REST_S)
         remote.failures += 1
-        remote.rest_until = trio.current_time() + rest_s
         self.want()
 
     def was_busy(self, remote: Remote, retry_after_s: float) -> None:

@@ -89,6 +89,16 @@ async def test_who_could_not_be_reached_is_left_alone_for_a_while(autojump_clock
         nursery.cancel_scope.cancel()
 
 
+async def test_an_outage_of_any_length_is_outlasted() -> None:
+    nobody = Address("127.0.0.1", 1)
+    async with trio.open_nursery() as nursery:
+        links = Links(nursery, OURS)
+        for _ in range(1100):
+            with pytest.raises(rpc.Unreachable):
+                await links.peer(nobody, patient=True)
+        nursery.cancel_scope.cancel()
+
+
 async def patiently(links: Links, address: Address) -> None:
     while True:
         try:
