@@ -72,7 +72,8 @@ def parse_invite(text: str) -> Invite:
         None if tracker is None else PeerKey(tracker),
         token,
     )
-    if not hmac.compare_digest(str(invite).rpartition(".")[2].encode(), parts[3].encode()):
+    check = parts[3].encode("utf-8", "surrogatepass")  # the words of a command line may hold anything
+    if not hmac.compare_digest(str(invite).rpartition(".")[2].encode(), check):
         raise BadInvite(reason="a character of it was changed")
     return invite
 

@@ -51,7 +51,7 @@ async def _addresses(host: str | None, port: int) -> list[str]:
         return ["0.0.0.0", "::"] if socket.has_ipv6 else ["0.0.0.0"]
     try:
         found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter: it cannot even be looked up
         raise CannotListen(address=_shown(host, port), reason="there is no such host") from error
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 

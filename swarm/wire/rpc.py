@@ -192,12 +192,12 @@ async def _open_stream(address: Address, limits: Limits) -> trio.SocketStream:
             return await trio.open_tcp_stream(address.host, address.port)
     except trio.TooSlowError:
         raise Unreachable(address=address, reason="it does not answer") from None
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise Unreachable(address=address, reason=_why_unreachable(error)) from error
 
 
-def _why_unreachable(error: OSError) -> str:
-    if isinstance(error, socket.gaierror):
+def _why_unreachable(error: OSError | UnicodeError) -> str:
+    if isinstance(error, socket.gaierror | UnicodeError):  # the latter: it cannot even be looked up
         return "there is no host of that name"
     causes = error.__cause__.exceptions if isinstance(error.__cause__, BaseExceptionGroup) else ()
     numbers = [cause.errno for cause in causes if isinstance(cause, OSError) and cause.errno]

@@ -63,7 +63,16 @@ def test_every_changed_character_and_every_cut_is_noticed() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "host:1", "http://host/a.b.c.d", "swarm://", "swarm://host", "swarm:///...", "swarm://h/....."],
+    [
+        "",
+        "host:1",
+        "http://host/a.b.c.d",
+        "swarm://",
+        "swarm://host",
+        "swarm:///...",
+        "swarm://h/.....",
+        "swarm://h/-.-.-.\udcff",
+    ],
 )
 def test_what_is_no_invite(text: str) -> None:
     with pytest.raises((BadInvite, BadAddress)):

@@ -383,6 +383,16 @@ async def test_nobody_there() -> None:
                 raise AssertionError
 
 
+@pytest.mark.parametrize("host", ["x..y", "a" * 64 + ".example", "\u00e9" * 200, "\ud800"])
+async def test_a_name_that_cannot_be_looked_up(host: str) -> None:
+    """Trackers name hosts as they like."""
+    with pytest.raises(Unreachable, match="no host of that name"):
+        async with connect(Address(host, 1), CALLER):
+            raise AssertionError
+    with pytest.raises(CannotListen, match="no such host"):
+        await listen(host, 0)
+
+
 async def test_a_taken_port_is_named() -> None:
     listeners = await listen("127.0.0.1", 0)
     port = listeners[0].socket.getsockname()[1]
