@@ -35,6 +35,14 @@ class Address:
             return None
 
     @property
+    def source(self) -> str:
+        """Whose address it is taken for: the host's own, of IPv6 the /64, which one machine has to itself."""
+        ip = self.ip
+        if not isinstance(ip, ipaddress.IPv6Address) or ip.ipv4_mapped is not None:
+            return self.host
+        return str(ipaddress.IPv6Address(int(ip) >> 64 << 64))
+
+    @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach it."""
         if self.ip is None:

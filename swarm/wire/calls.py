@@ -84,6 +84,8 @@ class Owner(Protocol):
     """The connection that memory is taken for."""
 
     name: str
+    source: str
+    """The machine or network that it comes from."""
 
     @property
     def sent_bytes(self) -> int:

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 import trio
@@ -72,6 +72,10 @@ class Pace:
 class Holder(Protocol):
     """Who holds memory of a budget, and can be made to give it back."""
 
+    @property
+    def source(self) -> str:
+        """Where it comes from; those who wait are served by turns of their sources."""
+
     def drop(self, reason: str) -> None:
         """Ends it."""
 
@@ -79,25 +83,39 @@ class Holder(Protocol):
 H = TypeVar("H", bound=Holder)
 
 
-class Budget(Generic[H]):
-    """Bytes that may be held at the same time. Who waits is served in order; who stalls loses its share.
+@dataclass(eq=False, slots=True)
+class _Turn:
+    """Somebody who waits for memory."""
 
-    ``stalled_s`` says for how many seconds a holder has made no use of what it holds.
+    source: str
+    count: int
+    parked: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
+
+
+class Budget(Generic[H]):
+    """Bytes that may be held at the same time.
+
+    Next is who comes from the source that holds least, and of those who came first. While that one waits, holders
+    who stalled lose their share, the longest stalled of the source that holds most first, and no more of them than
+    give enough. ``stalled_s`` says for how many seconds a holder has made no use of what it holds.
     """
 
-    _LOOK_AGAIN_S = 0.25
-    _STALLED_S = 1.0
+    STALLED_S = 1.0
+    """After so long a holder may be dropped."""
+    _LEAST_WAIT_S = 0.01
 
     def __init__(self, limit: int, stalled_s: Callable[[H, float], float]) -> None:
         self.limit = limit
         self.used = 0
         self._stalled_s = stalled_s
         self._holders: Counter[H] = Counter()
-        self._queue: list[trio.lowlevel.ParkingLot] = []
+        self._sources: Counter[str] = Counter()
+        self._dropped: set[H] = set()
+        self._waiting: dict[_Turn, None] = {}
 
     def try_take(self, count: int, holder: H) -> bool:
         """Takes memory if there is enough and nobody waits."""
-        if self._queue or not self._fits(count):
+        if self._waiting or not self._fits(count):
             return False
         self._take(count, holder)
         return True
@@ -106,26 +124,25 @@ class Budget(Generic[H]):
         """Takes memory, waiting for it; a request larger than everything is granted when nothing is held."""
         if self.try_take(count, holder):
             return
-        turn = trio.lowlevel.ParkingLot()
-        self._queue.append(turn)
+        turn = _Turn(holder.source, count)
+        self._waiting[turn] = None
         try:
-            while self._queue[0] is not turn or not self._fits(count):
-                first = self._queue[0] is turn
-                if first:
-                    self._drop_stalled()
-                with trio.move_on_after(self._LOOK_AGAIN_S if first else math.inf):
-                    await turn.park()
+            await self._wait(turn)
             self._take(count, holder)
         finally:
-            self._queue.remove(turn)
+            del self._waiting[turn]
             self._wake()
 
     def give_back(self, count: int, holder: H) -> None:
         """Returns memory."""
         self.used -= count
+        self._sources[holder.source] -= count
         self._holders[holder] -= count
         if self._holders[holder] <= 0:
             del self._holders[holder]
+            self._dropped.discard(holder)
+        if self._sources[holder.source] <= 0:
+            del self._sources[holder.source]
         self._wake()
 
     def _fits(self, count: int) -> bool:
@@ -134,15 +151,43 @@ class Budget(Generic[H]):
     def _take(self, count: int, holder: H) -> None:
         self.used += count
         self._holders[holder] += count
+        self._sources[holder.source] += count
+
+    def _next(self) -> _Turn:
+        return min(self._waiting, key=lambda turn: self._sources[turn.source])
 
     def _wake(self) -> None:
-        if self._queue:
-            self._queue[0].unpark_all()
+        if self._waiting:
+            self._next().parked.unpark_all()
 
-    def _drop_stalled(self) -> None:
+    async def _wait(self, turn: _Turn) -> None:
+        while True:
+            first = self._next() is turn
+            if first and not self._fits(turn.count):
+                self._make_room(turn.count)
+            if first and self._fits(turn.count):
+                return
+            with trio.move_on_after(self._next_stalls_in_s() if first else math.inf):
+                await turn.parked.park()
+
+    def _make_room(self, count: int) -> None:
+        """Drops as many of those who stalled as it takes; their memory comes when their tasks have ended."""
+        stalled_s = self._all_stalled_s()
+        coming = sum(self._holders[holder] for holder in self._dropped)
+        missing = min(self.used + count - self.limit, self.used) - coming
+        for holder in sorted(stalled_s, key=lambda h: (self._sources[h.source], stalled_s[h]), reverse=True):
+            if missing > 0 and stalled_s[holder] >= self.STALLED_S:
+                missing -= self._holders[holder]
+                self._dropped.add(holder)
+                holder.drop("it stalled while others waited for its memory")
+
+    def _next_stalls_in_s(self) -> float:
+        """When the next holder may have stalled long enough to be dropped."""
+        return max(self.STALLED_S - max(self._all_stalled_s().values(), default=0.0), self._LEAST_WAIT_S)
+
+    def _all_stalled_s(self) -> dict[H, float]:
         now = trio.current_time()
-        for holder in [h for h in self._holders if self._stalled_s(h, now) > self._STALLED_S]:
-            holder.drop("it stalled while others waited for its memory")
+        return {h: self._stalled_s(h, now) for h in self._holders if h not in self._dropped}
 
 
 class Sources:

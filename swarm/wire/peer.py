@@ -42,8 +42,8 @@ class Peer:
         """What the handshake left; its hash is a name of this connection that only both sides know."""
         self.address: Address | None = None
         """Where it was reached or came from; None when unknown (a relay, a stream in memory)."""
-        self.name = ""
-        """How messages call it."""
+        self.name = self.source = ""
+        """How messages call it, and whom what it takes counts for."""
         self.round_trip_s: float | None = None
         """The shortest round trip measured by handshake and pings."""
         self.received_bytes = 0
@@ -176,6 +176,7 @@ class Peer:
     def locate(self, address: Address | None) -> None:
         """Notes where the peer is, also for its name."""
         self.address = address
+        self.source = address.source if address is not None else ""
         self.name = self.questions.peer = f"{address or 'peer'} ({self.key[:4].hex()})"
 
     async def turn_away(self, reason: str) -> None:

@@ -100,6 +100,15 @@ def test_loopback(host: str, loopback: bool) -> None:
     assert Address(host, 1).is_loopback is loopback
 
 
+def test_whom_an_address_is_taken_for() -> None:
+    assert Address("10.1.2.3", 1).source == "10.1.2.3"
+    assert Address("2001:db8:1:2:3:4:5:6", 1).source == Address("2001:db8:1:2::7", 9).source
+    assert Address("2001:db8:1:2::7", 1).source != Address("2001:db8:1:3::7", 1).source
+    assert Address("::ffff:10.1.2.3", 1).source != Address("::ffff:10.1.2.4", 1).source
+    assert Address("fe80::1%eth0", 1).source == Address("fe80::2", 1).source
+    assert Address("a.host", 1).source == "a.host"
+
+
 @given(st.text(max_size=60))
 def test_any_text_gives_an_address_or_a_named_error(text: str) -> None:
     try:

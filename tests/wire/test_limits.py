@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import pytest
 import trio
 import trio.testing
 
@@ -12,9 +13,10 @@ from swarm.wire.limits import Budget, Limits, Pace, Sources
 class Holder:
     """Somebody who holds memory, and may have stalled."""
 
-    def __init__(self, budget_bytes: int = 0, stalled_s: float = 0.0) -> None:
+    def __init__(self, budget_bytes: int = 0, stalled_s: float = 0.0, source: str = "") -> None:
         self.held = budget_bytes
         self.stalled_for_s = stalled_s
+        self.source = source
         self.dropped = ""
         self.budget: Budget[Holder] | None = None
 
@@ -98,6 +100,63 @@ async def test_who_stalls_loses_its_memory_to_who_waits(autojump_clock: Any) -> 
         await pool.take(20, waiting)
     assert "stalled" in stalled.dropped
     assert not busy.dropped
+
+
+async def test_sources_that_hold_less_are_served_before_those_that_wait_longer(autojump_clock: Any) -> None:
+    pool, log = budget(40), []
+    crowd, honest = Holder(source="crowd"), Holder(source="honest")
+    for _ in range(4):
+        await pool.take(10, crowd)
+
+    async def want(holder: Holder, name: str) -> None:
+        await pool.take(10, holder)
+        log.append(name)
+
+    async with trio.open_nursery() as nursery:
+        for name, holder in [("c1", crowd), ("c2", crowd), ("h1", honest), ("h2", honest), ("h3", honest)]:
+            nursery.start_soon(want, holder, name)
+            await trio.testing.wait_all_tasks_blocked()
+        for _ in range(4):
+            pool.give_back(10, crowd)
+            await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    # 3 to 0, 2 to 1; then the crowd holds 1 and the other 2, twice.
+    assert log == ["h1", "h2", "c1", "c2"]
+
+
+async def test_no_more_who_stalled_are_dropped_than_it_takes(autojump_clock: Any) -> None:
+    pool = budget(100)
+    alone = Holder(20, 9.0, "alone")
+    crowd = [Holder(20, 2.0 + place, "crowd") for place in range(4)]
+    for holder in [alone, *crowd]:
+        holder.budget = pool
+        await pool.take(20, holder)
+    with trio.fail_after(1):
+        await pool.take(30, Holder(source="new"))
+    assert [bool(holder.dropped) for holder in crowd] == [False, False, True, True]  # who stalled longest
+    assert not alone.dropped, "a source that holds more goes first"
+
+
+async def test_memory_that_is_on_its_way_back_is_waited_for(autojump_clock: Any) -> None:
+    pool = budget(100)
+    first, second = Holder(50, 5.0), Holder(50, 5.0)
+    await pool.take(50, first)
+    await pool.take(50, second)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pool.take, 50, Holder())
+        await trio.sleep(30)
+        (dropped,) = [holder for holder in (first, second) if holder.dropped]
+        pool.give_back(50, dropped)
+
+
+async def test_who_stalls_is_dropped_when_its_time_is_over(autojump_clock: Any) -> None:
+    pool: Budget[Holder] = Budget(100, lambda holder, now: now - 0.3 - began)
+    began = trio.current_time()
+    stalled = Holder(100)
+    stalled.budget = pool
+    await pool.take(100, stalled)
+    await pool.take(10, Holder())
+    assert trio.current_time() - began == pytest.approx(Budget.STALLED_S + 0.3, abs=0.02)
 
 
 def test_sources() -> None:

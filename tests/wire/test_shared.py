@@ -14,6 +14,7 @@ class Caller:
     """A connection that took so many bytes and never stalls long enough to be dropped."""
 
     name = "caller"
+    source = "somewhere"
 
     def __init__(self, sent_bytes: int) -> None:
         self.sent_bytes = sent_bytes
