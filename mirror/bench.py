@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from mirror.plan import Readahead
 from mirror.source import MirrorSource
 
 BLOCK_BYTES = 1 << 20
+SMALL_PAGE_BYTES = 4096
 _SENDER = """
 import os, socket, sys
 with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as stream:
@@ -44,6 +45,13 @@ class Beside:
         """Takes both by turns."""
         pairs = [(reference(), speed()) for _ in range(rounds)]
         return cls(tuple(own for _, own in pairs), tuple(other for other, _ in pairs))
+
+    @classmethod
+    def joined(cls, parts: Iterable["Beside"]) -> "Beside":
+        """The turns of all of them."""
+        parts = tuple(parts)
+        speeds = tuple(speed for part in parts for speed in part.speeds)
+        return cls(speeds, tuple(speed for part in parts for speed in part.references))
 
     @property
     def speed(self) -> float:
@@ -115,12 +123,25 @@ def _warm_speeds(source: MirrorSource, path: str, plain: Path, rounds: int) -> B
         os.close(descriptor)
 
 
-def mounted_speeds(mounted: Path, plain: Path, rounds: int = 3) -> tuple[float, Beside]:
-    """Reading a file through a mount for the first time; and again, beside `plain` in the page cache. Not in
-    the process that serves the mount."""
+def mounted_speeds(mounted: Path, plain: Path, small: Path, rounds: int = 3) -> tuple[float, Beside, Beside]:
+    """Reading a file through a mount for the first time; and again, beside `plain` and beside `small`, which both
+    have the same content and are in the page cache, the latter in pages of 4 KiB. Not in the process that serves
+    the mount."""
     first_speed = _file(mounted)
-    _file(plain)
-    return first_speed, Beside.turns(rounds, lambda: _file(plain), lambda: _file(mounted))
+    for path in (plain, small):
+        _file(path)
+    turns = [(_file(plain), _file(small), _file(mounted)) for _ in range(rounds)]
+    plains, smalls, own = zip(*turns, strict=True)
+    return first_speed, Beside(own, plains), Beside(own, smalls)
+
+
+def copy_in_small_pages(source: Path, target: Path) -> None:
+    """Copies a file by writes of 4 KiB: the page cache keeps it in pages of that size. What is written or read ahead
+    in larger pieces it keeps in larger pages, where the file system can do so (ext4, XFS); of FUSE's files it does
+    not (seen on Linux 6.18), and copying from them is slower."""
+    with source.open("rb") as read, target.open("wb", buffering=0) as write:
+        while piece := read.read(SMALL_PAGE_BYTES):
+            write.write(piece)
 
 
 def _blocks(size: int, read: Callable[[int, int], object]) -> float:

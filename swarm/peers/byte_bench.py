@@ -61,6 +61,8 @@ class Bytes:
     """The first read through FUSE of chunks that are in the store."""
     again: Beside | None = None
     """A second read through FUSE, beside the same file in the page cache."""
+    again_small: Beside | None = None
+    """The same beside that file in pages of 4 KiB, as which the kernel keeps what came through FUSE."""
     crowd: Crowded | None = None
     """What a maintainer's many clients do to its memory, and to one of them."""
 
@@ -78,7 +80,7 @@ def measure(
     NoRoom; TooFewFiles for crowd; the errors of `mirror.fuse.mount` where nothing can be mounted; OSError.
     """
     free_bytes = shutil.disk_usage(folder).free
-    needed_bytes = (2 + rounds * ("cold" in parts)) * size_bytes
+    needed_bytes = (2 + ("fuse" in parts) + rounds * ("cold" in parts)) * size_bytes
     if free_bytes < needed_bytes:
         raise NoRoom(folder=folder, free=free_bytes, needed=needed_bytes)
     model = folder / "model"
@@ -98,7 +100,7 @@ def measure(
             found["warm"] = trio.run(_warm, store, tree, model / NAME, rounds)
     if "fuse" in parts:
         begin("fuse")
-        found["first"], found["again"] = _mounted(folder, model, rounds)
+        found["first"], found["again"], found["again_small"] = _mounted(folder, model, rounds)
     if "crowd" in parts:
         begin("crowd")
         found["crowd"] = _crowded(model, tree, rounds, crowd or crowd_bench.Size())
@@ -152,18 +154,16 @@ async def _warm(store: Store, tree: Tree, plain: Path, rounds: int) -> Beside:
         return await bench.warm_speeds(MirrorSource(mirror), NAME, plain, rounds)
 
 
-def _mounted(folder: Path, model: Path, rounds: int) -> tuple[tuple[float, ...], Beside]:
+def _mounted(folder: Path, model: Path, rounds: int) -> tuple[tuple[float, ...], Beside, Beside]:
     mountpoint = folder / "mounted"
     mountpoint.mkdir()
-    firsts, agains = [], []
+    bench.copy_in_small_pages(model / NAME, folder / "small")
+    turns = []
     for _ in range(rounds):
         with helper(_MODULE, "mount", str(folder / "warm"), str(model), str(mountpoint)):
-            first, again = bench.mounted_speeds(mountpoint / NAME, model / NAME, 1)
-            firsts.append(first)
-            agains.append(again)
-    speeds = tuple(speed for again in agains for speed in again.speeds)
-    references = tuple(speed for again in agains for speed in again.references)
-    return tuple(firsts), Beside(speeds, references)
+            turns.append(bench.mounted_speeds(mountpoint / NAME, model / NAME, folder / "small", 1))
+    firsts, agains, agains_small = zip(*turns, strict=True)
+    return firsts, Beside.joined(agains), Beside.joined(agains_small)
 
 
 def _crowded(model: Path, tree: Tree, rounds: int, size: crowd_bench.Size) -> Crowded:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from mirror.bench import Beside
 from swarm.cli.bench.bytes import command
 from swarm.peers import byte_bench
 from swarm.peers.byte_bench import Bytes, NoRoom, measure
@@ -78,6 +79,22 @@ def test_figures_of_a_crowd_are_printed_and_told(monkeypatch: pytest.MonkeyPatch
     ]
     assert told["p99_ratio"] == pytest.approx(1.5)
     assert told["turns"][0]["held"]["stalled"] == 4
+
+
+def test_reading_a_mount_again_stands_beside_the_file_as_it_is_and_in_small_pages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    again, small = Beside((4e9,), (16e9,)), Beside((4e9,), (5e9,))
+    monkeypatch.setattr(
+        byte_bench, "measure", lambda *_: Bytes(1 << 20, first=(1e9,), again=again, again_small=small)
+    )
+    printed = CliRunner().invoke(command, ["--part", "fuse"], catch_exceptions=False).stdout
+    assert re.search(r"fuse again +4000 MB/s +page cache 16000 MB/s +0\.250", printed)
+    assert re.search(r"fuse again small +4000 MB/s +page cache, 4 KiB 5000 MB/s +0\.800", printed)
+    told = json.loads(
+        CliRunner().invoke(command, ["--part", "fuse", "--json"], catch_exceptions=False).stdout
+    )
+    assert told["fuse_again_small"]["ratios"] == [0.8]
 
 
 def test_too_low_a_limit_of_open_files_is_told_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,10 +33,11 @@ def command(
 
     cold: from a maintainer over an encrypted loopback connection, checked and stored, beside a plain TCP copy.
     warm: from the store through the mirror, beside pread of a plain file. fuse: a mount's first read of what
-    is in the store, and reading it again beside the same file in the page cache. crowd: the most memory a
-    maintainer of 64 busy clients takes; and how long one client's reads of 1 MiB take while others have
-    connections that are idle, stall in the handshake or hardly take their bytes, beside the same reads alone.
-    On disk it needs twice the size, and once more for every round of cold.
+    is in the store, and reading it again beside the same file in the page cache, as it is and in pages of
+    4 KiB, which is how Linux keeps what comes through FUSE. crowd: the most memory a maintainer of 64 busy
+    clients takes; and how long one client's reads of 1 MiB take while others have connections that are idle,
+    stall in the handshake or hardly take their bytes, beside the same reads alone. On disk it needs twice the
+    size, and once more for fuse and for every round of cold.
     """
     import dataclasses
     import statistics
@@ -59,6 +60,7 @@ def command(
         "cold": (found.cold, "TCP copy"),
         "warm": (found.warm, "pread"),
         "fuse again": (found.again, "page cache"),
+        "fuse again small": (found.again_small, "page cache, 4 KiB"),
     }
     if as_json:
         told: dict[str, Any] = {"size_bytes": found.size_bytes}
