@@ -30,8 +30,8 @@ class Limits:
     connections: int = 8192
     connections_per_source: int = 4096
     """Connections from one address; large, since many peers may stand behind one router."""
-    handshakes: int = 256
-    """Handshakes under way; one more ends the oldest of them."""
+    handshakes: int = 1024
+    """Handshakes under way; one more ends the oldest of the source that has most of them."""
     bytes_in_flight: int = 64 << 20
     """Memory for payloads, in each direction, all connections together."""
 

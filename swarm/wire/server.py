@@ -1,6 +1,7 @@
 """Welcoming peers: the handshake in its time, limits a source, and what may happen beside a connection."""
 
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 import trio
@@ -80,7 +81,8 @@ class Server:
         self._on_peer = on_peer
         self._shared = Shared(self._limits)
         self._sources = Sources(self._limits)
-        self._greeting: dict[trio.CancelScope, None] = {}
+        self._greeting: dict[trio.CancelScope, str] = {}
+        """Handshakes under way, the oldest first, and where each comes from."""
 
     async def welcome(self, stream: trio.abc.Stream, address: Address | None = None) -> None:
         """Handshakes with whoever is at the other end, and answers it until the connection ends."""
@@ -115,16 +117,24 @@ class Server:
         """A handshake that is given up when too many others have come since it began."""
         greeter = Greeter(self._keys, initiator=False, psk=self._psk, peer=str(address or "A peer"))
         with trio.CancelScope() as scope:
-            self._greeting[scope] = None
+            self._greeting[scope] = address.source if address else ""
             if len(self._greeting) > self._limits.handshakes:
-                next(iter(self._greeting)).cancel()
+                self._give_one_up()
             try:
                 return await greet(link, greeter, self._shared, self._handlers, address)
             except SwarmError as error:
                 log.info("%s", error)
             finally:
-                del self._greeting[scope]
+                self._greeting.pop(scope, None)
         return None, []
+
+    def _give_one_up(self) -> None:
+        """Ends the oldest handshake of the source that has most of them under way."""
+        counts = Counter(self._greeting.values())
+        most = max(counts.values())
+        oldest = next(scope for scope, source in self._greeting.items() if counts[source] == most)
+        del self._greeting[oldest]
+        oldest.cancel()
 
     async def _beside(self, peer: Peer) -> None:
         assert self._on_peer is not None

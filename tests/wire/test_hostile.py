@@ -266,6 +266,23 @@ async def test_unfinished_handshakes_make_room_for_others(autojump_clock: Any) -
         nursery.cancel_scope.cancel()
 
 
+async def test_a_slow_handshake_is_not_given_up_for_a_flood_from_elsewhere(autojump_clock: Any) -> None:
+    server = Server(SERVER, ECHO, limits=Limits(handshakes=8))
+    async with plain_errors() as nursery:
+        here, there = trio.testing.memory_stream_pair()
+        nursery.start_soon(server.welcome, there, Address("10.0.0.1", 1))
+        await trio.testing.wait_all_tasks_blocked()
+        mute = []
+        for port in range(30):
+            mine, theirs = trio.testing.memory_stream_pair()
+            mute.append(mine)
+            nursery.start_soon(server.welcome, theirs, Address("10.0.0.2", port))
+        await trio.testing.wait_all_tasks_blocked()
+        peer = await open_peer(nursery, here, CALLER, initiator=True)
+        assert (await peer.request(Ask(1))).message == Answer(1)
+        nursery.cancel_scope.cancel()
+
+
 async def test_one_source_has_so_many_connections() -> None:
     listeners = await listen("127.0.0.1", 0)
     name = listeners[0].socket.getsockname()
