@@ -36,6 +36,6 @@ def buffer_of(size: int) -> memoryview:
     """Memory that is about to be filled; a large piece begins at a page."""
     if size < _ALIGNED_FROM_BYTES:
         return np.empty(size, np.uint8).data
-    whole = np.empty(size + _PAGE_BYTES, np.uint8)
-    start = -whole.__array_interface__["data"][0] % _PAGE_BYTES
-    return whole[start : start + size].data
+    whole = np.empty(size + _PAGE_BYTES, np.uint8).data
+    start = -ctypes.addressof(ctypes.c_char.from_buffer(whole)) % _PAGE_BYTES
+    return whole[start : start + size]
