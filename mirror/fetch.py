@@ -13,9 +13,11 @@ nothing behind but the chance to try again. Without replicas the mirror is offli
 Prefetched chunks wait in a queue of their own, so that what is being waited for goes first.
 """
 
+from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import islice
 
 import trio
 
@@ -29,6 +31,8 @@ from mirror.tree import Chunk, Span, Tree
 
 PREFETCHES_AT_ONCE = 12
 """Fewer than the flights there may be, so that what is waited for always finds one."""
+LOOKED_UP_TOGETHER = 4
+"""Crossing over to a thread costs more than to look there for a chunk in the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,7 @@ class Mirror:
         self._flights = flights
         self._closed = False
         self._queue: dict[int, None] = {}
+        self._absent: deque[Chunk] = deque()
         self._more = trio.Event()
         self._wanted = bytearray(tree.chunk_count)
         self._verified = bytearray(tree.chunk_count)
@@ -146,8 +151,7 @@ class Mirror:
         self._want(fresh)
         self._queue.update(dict.fromkeys(chunk.index for chunk in fresh))
         if fresh:
-            self._more.set()
-            self._more = trio.Event()
+            self._tell_of_more()
 
     def has_seen(self, chunk: Chunk) -> bool:
         """Whether this chunk counts as verified; may be called from any thread."""
@@ -168,27 +172,51 @@ class Mirror:
         """Fails every read that needs more than the store has, from now on and those under way."""
         self._closed = True
         self._queue.clear()
+        self._absent.clear()
         if self._flights is not None:
             self._flights.close()
 
     async def _prefetch(self) -> None:
         while True:
-            while not self._queue:
+            while not (self._absent or self._queue):
                 await self._more.wait()
-            index = next(iter(self._queue))
-            del self._queue[index]
             try:
-                await self._have(self.tree.chunk(index))
+                if not self._absent:
+                    await self._look_up()
+                if self._absent:
+                    await self._fetch(self._absent.popleft())
             except OSError:
                 # A hint has nobody to tell. Who reads this chunk tries again and is told.
                 await trio.lowlevel.checkpoint()
+
+    async def _look_up(self) -> None:
+        """Takes some chunks from the queue and finds out which of them the store does not have."""
+        chunks = [self.tree.chunk(index) for index in islice(self._queue, LOOKED_UP_TOGETHER)]
+        for chunk in chunks:
+            del self._queue[chunk.index]
+        held = await trio.to_thread.run_sync(self._held, chunks)
+        self._verify(held)
+        self._absent.extend(chunk for chunk in chunks if chunk not in held)
+        self._tell_of_more()
+
+    def _held(self, chunks: Iterable[Chunk]) -> list[Chunk]:
+        """Those that the store has. Runs in a thread."""
+        return [chunk for chunk in chunks if self.store.has(chunk.address, chunk.size)]
+
+    async def _fetch(self, chunk: Chunk) -> None:
+        if not self._verified[chunk.index]:  # by a read, meanwhile
+            await self._flight(chunk).landed()
+            self._verify([chunk])
+
+    def _tell_of_more(self) -> None:
+        self._more.set()
+        self._more = trio.Event()
 
     async def _have(self, chunk: Chunk) -> None:
         if await trio.to_thread.run_sync(self.store.has, chunk.address, chunk.size):
             self._verify([chunk])
         else:
-            await self._flight(chunk).landed()
-            self._verify([chunk])
+            await self._fetch(chunk)
 
     def _flight(self, chunk: Chunk) -> Flight:
         if self._closed:

@@ -13,7 +13,7 @@ import trio
 
 from mirror.cas import Store
 from mirror.errors import ChunkUnavailable, MirrorClosed, NoSuchFile, NotHere, OutsideFile
-from mirror.fetch import Mirror, Progress, open_mirror
+from mirror.fetch import LOOKED_UP_TOGETHER, Mirror, Progress, open_mirror
 from mirror.flight import Patience
 from mirror.plan import Ledger, Policy, Readahead
 from tests.clocks import WorkClock
@@ -281,6 +281,27 @@ async def test_a_failed_prefetch_is_forgotten_and_a_read_tries_again(store: Stor
         await trio.sleep(100)
         giver.broken = None
         assert await mirror.read("config.json", 0, 100) == MODEL["config.json"]
+
+
+async def test_prefetches_go_side_by_side_also_when_few_are_asked_for(store: Store, clock: WorkClock) -> None:
+    giver = Giver("a", MODEL, seconds=1)
+    async with mirrored(store, giver) as mirror:
+        mirror.prefetch([("weights/a", 0, LOOKED_UP_TOGETHER * CHUNK)])
+        await trio.sleep(1.5)
+        assert giver.most_under_way == giver.asked == LOOKED_UP_TOGETHER
+        assert mirror.progress.verified_bytes == LOOKED_UP_TOGETHER * CHUNK
+
+
+async def test_what_was_read_before_its_prefetch_came_to_it_is_not_fetched_again(
+    store: Store, clock: WorkClock
+) -> None:
+    giver = Giver("a", MODEL, seconds=1)
+    async with mirrored(store, giver) as mirror:
+        mirror.prefetch([("weights/a", 0, 40 * CHUNK)])
+        await trio.sleep(0.1)
+        await mirror.read("weights/a", 20 * CHUNK, 20 * CHUNK)  # more than are prefetched at once
+        await trio.sleep(30)
+        assert giver.asked == 40
 
 
 async def test_reading_forward_fetches_ahead_and_jumping_does_not(store: Store, clock: WorkClock) -> None:
