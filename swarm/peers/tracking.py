@@ -38,6 +38,7 @@ from swarm.wire.rpc import Buffer
 ANSWER_S = 20.0
 MAX_MANIFEST_BYTES = 256 << 20
 MAX_MODELS = 10_000
+MAX_BANS = 20_000
 M = TypeVar("M", bound=Message)
 
 
@@ -51,6 +52,10 @@ class TrackerSilent(SwarmError):
 
 class OddManifest(SwarmError):
     """The tracker {address} sent a manifest of another length than it announced; it was not used."""
+
+
+class OddBans(SwarmError):
+    """The tracker {address} lists its bans {how}; it is broken, or means harm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +190,23 @@ class TrackerClient:
 
 
 async def list_bans(tracker: TrackerClient) -> tuple[Ban, ...]:
-    """Everybody who is banned at a tracker, in order. Raises SwarmError."""
+    """Everybody who is banned at a tracker, in order.
+
+    Raises:
+        OddBans: their numbers do not rise, so that there may be no end to them, or they are too many.
+        SwarmError: as `TrackerClient.ask`.
+    """
     found: list[Ban] = []
+    last = 0
     while True:
-        answer = (await tracker.ask(ListBans(found[-1].number if found else 0), Bans)).message
+        answer = (await tracker.ask(ListBans(last), Bans)).message
+        for ban in answer.bans:
+            if ban.number <= last:
+                raise OddBans(address=tracker.address, how="out of order")
+            last = ban.number
         found += answer.bans
+        if len(found) > MAX_BANS:
+            raise OddBans(address=tracker.address, how=f"without end: more than {MAX_BANS}")
         if not answer.more or not answer.bans:
             return tuple(found)
 

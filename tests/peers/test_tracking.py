@@ -6,17 +6,21 @@ from typing import Any
 import pytest
 import trio
 
-from swarm.peers.tracking import OddAnswer, OddManifest, TrackerClient, TrackerSilent
+from swarm.peers import tracking
+from swarm.peers.tracking import OddAnswer, OddBans, OddManifest, TrackerClient, TrackerSilent, list_bans
 from swarm.wire.address import Address
 from swarm.wire.holdings import IndexSet, MalformedHoldings
 from swarm.wire.keys import PeerKey
 from swarm.wire.messages import BadMessage, Message, Pong
 from swarm.wire.messages.tracker import (
     PIECE_BYTES,
+    Ban,
+    Bans,
     ChunkHolder,
     ChunkHolders,
     Contact,
     GetManifest,
+    ListBans,
     ManifestPiece,
 )
 from swarm.wire.rpc import Reply
@@ -115,3 +119,35 @@ def test_where_a_contact_is() -> None:
     assert tracker.address_of(Contact(KEY, "", 0, True)) is None
     tracker.key = KEY
     assert tracker.address_of(Contact(KEY, "10.0.0.1", 5, False)) == ADDRESS
+
+
+def bans_of(number_after: Callable[[int], int]) -> Answer:
+    """A tracker that always has one more ban to list, numbered after the last one that was asked about."""
+
+    def answer(message: ListBans) -> Reply:
+        number = number_after(message.after)
+        return Reply(Bans((Ban(number, KEY, "it lied", bytes(32), 0),), more=number != 5))
+
+    return answer
+
+
+async def test_bans_are_listed_page_by_page() -> None:
+    found = await list_bans(client(bans_of(lambda last: last + 1)))
+    assert [ban.number for ban in found] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    "number_after", [lambda last: 1, lambda last: last, lambda last: 7 if last < 7 else 6]
+)
+async def test_bans_that_do_not_rise_are_refused(number_after: Callable[[int], int]) -> None:
+    with (
+        trio.fail_after(5),
+        pytest.raises(OddBans, match=r"tracker\.example:7300 lists its bans out of order"),
+    ):
+        await list_bans(client(bans_of(number_after)))
+
+
+async def test_bans_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracking, "MAX_BANS", 100)
+    with pytest.raises(OddBans, match="without end: more than 100"):
+        await list_bans(client(bans_of(lambda last: last + 10)))
