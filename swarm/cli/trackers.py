@@ -1,6 +1,7 @@
 """A running `swarm tracker`."""
 
-from contextlib import closing
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from functools import partial
 
 import trio
@@ -33,11 +34,13 @@ async def run(
         with closing(open_store(paths, place.port)) as store:
             options = Options(operators=operators)
 
-            async def dial(key: PeerKey) -> rpc.Peer:
+            @asynccontextmanager
+            async def dial(key: PeerKey) -> AsyncIterator[rpc.Peer]:
                 entry = tracker.registry.get(key)
                 if entry is None or entry.address is None:
                     raise NobodyToAsk()
-                return await rpc.dial(nursery, entry.address, identity, psk=secret, expected_key=key)
+                async with rpc.connect(entry.address, identity, psk=secret, expected_key=key) as peer:
+                    yield peer
 
             verifier = AskingVerifier(judges, dial) if judges else None
             async with open_tracker(

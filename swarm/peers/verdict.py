@@ -1,7 +1,9 @@
 """Judging proofs for a tracker: it believes none that it did not recompute, or that an executor which it trusts
 did not."""
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
+from contextlib import AbstractAsyncContextManager
+from typing import TypeAlias
 
 import trio
 
@@ -19,6 +21,8 @@ from swarm.wire.messages.experts import ExpertOutputs, ExpertsOpen, OpenExperts
 from tracker.judge import Verdict
 
 ASK_S = 30.0
+Dial: TypeAlias = Callable[[PeerKey], AbstractAsyncContextManager[rpc.Peer]]
+"""Connects to a peer by its key for the length of a block; a SwarmError when it is not there."""
 
 
 class NobodyToAsk(SwarmError):
@@ -70,10 +74,10 @@ class ExecutorVerifier:
 class AskingVerifier:
     """Has executors recompute whose keys the tracker's operator named: for a tracker that holds no model.
 
-    `dial` connects to a peer by its key, and raises SwarmError when it is not there.
+    Anybody can make a proof that is worth a question, so no connection outlives its answer.
     """
 
-    def __init__(self, trusted: Collection[PeerKey], dial: Callable[[PeerKey], Awaitable[rpc.Peer]]) -> None:
+    def __init__(self, trusted: Collection[PeerKey], dial: Dial) -> None:
         self._trusted = trusted
         self._dial = dial
 
@@ -91,7 +95,8 @@ class AskingVerifier:
                 continue
             try:
                 with trio.move_on_after(ASK_S):
-                    return _verdict(proof, await self._ask(await self._dial(key), proof) != proof.reply)
+                    async with self._dial(key) as peer:
+                        return _verdict(proof, await self._ask(peer, proof) != proof.reply)
             except rpc.RemoteError as error:
                 if error.remote_code == MalformedCall.code:
                     return Verdict(False, str(error))

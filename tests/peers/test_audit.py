@@ -2,6 +2,8 @@
 
 import math
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -318,8 +320,10 @@ async def test_a_tracker_believes_only_what_it_recomputed(oracle: Path) -> None:
         assert reason in verdict.reason
     assert not (await judge(*about, b"no proof")).guilty
 
-    async def nobody(_: object) -> Any:
+    @asynccontextmanager
+    async def nobody(_: object) -> AsyncIterator[Any]:
         raise BadSignature(signer=b"")
+        yield
 
     with pytest.raises(NobodyToAsk):
         await AskingVerifier([KEYS[2].key], nobody)(*about, lie.encode())
@@ -350,10 +354,15 @@ async def test_a_tracker_without_a_model_asks_an_executor_it_trusts(oracle: Path
     async with trio.open_nursery() as nursery:
         await nursery.start(judge.serve, bank)
 
-        async def dial(key: PeerKey) -> rpc.Peer:
+        opened: list[rpc.Peer] = []
+
+        @asynccontextmanager
+        async def dial(key: PeerKey) -> AsyncIterator[rpc.Peer]:
             assert key == judge.key
             address = Address(judge.contact.host, judge.contact.port)
-            return await rpc.dial(nursery, address, KEYS[3], expected_key=key)
+            async with rpc.connect(address, KEYS[3], expected_key=key) as peer:
+                opened.append(peer)
+                yield peer
 
         verifier = AskingVerifier([KEYS[0].key, judge.key], dial)
         assert (await verifier(*about, lie.encode())).guilty
@@ -362,4 +371,6 @@ async def test_a_tracker_without_a_model_asks_an_executor_it_trusts(oracle: Path
         assert "signature" in (await verifier(*about, unsigned.encode())).reason
         with pytest.raises(NobodyToAsk):  # nobody judges itself
             await AskingVerifier([KEYS[0].key], dial)(*about, lie.encode())
+        assert len(opened) == 2
+        assert not any(peer.is_open for peer in opened)
         nursery.cancel_scope.cancel()
