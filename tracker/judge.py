@@ -2,10 +2,14 @@
 
 How a proof is verified is not known here: whoever runs the tracker gives a verifier, which recomputes what
 the accused signed. Bans are kept with their proofs, so that everyone can verify them again.
+
+Anybody may report, and a report holds its proof's memory for as long as verifying it takes. So none waits for
+others: beyond a few at a time it is turned away with a hint, and who reports asks again.
 """
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
 import trio
@@ -13,17 +17,31 @@ from blake3 import blake3
 
 from swarm.errors import SwarmError
 from swarm.wire.keys import PeerKey
-from swarm.wire.messages.tracker import Ban, Bans, GetProof, LiarJudged, ListBans, Proof, ReportLiar
+from swarm.wire.messages.tracker import (
+    MAX_PROOF_BYTES,
+    Ban,
+    Bans,
+    GetProof,
+    LiarJudged,
+    ListBans,
+    Proof,
+    ReportLiar,
+)
 from swarm.wire.rpc import Buffer, Busy, Handlers, Peer
 from tracker.clock import Clock
 from tracker.quota import Quota, Rate
+from tracker.registry import network_of
 from tracker.store import Store, StoredBan
 
 MOST_BANS_LISTED = 64
 MOST_REMEMBERED = 4096
 VERIFY_S = 120.0
 MOST_VERIFYING = 2
+MOST_VERIFYING_BYTES = MAX_PROOF_BYTES
+"""Of all proofs that are verified at the same time; a server's memory has room for another that comes in."""
+BUSY_HINT_S = 2.0
 REPORTS_A_KEY = Rate(per_second=1 / 60, burst=10)
+REPORTS_A_NETWORK = Rate(per_second=1 / 10, burst=60)
 
 
 class Verdict(NamedTuple):
@@ -59,7 +77,9 @@ class Judge:
         self._reasons: dict[PeerKey, str] = {}
         self._refused: OrderedDict[bytes, str] = OrderedDict()
         self._reports = Quota(REPORTS_A_KEY)
-        self._verifying = trio.Semaphore(MOST_VERIFYING)
+        self._reports_a_network = Quota(REPORTS_A_NETWORK)
+        self._verifying: list[int] = []
+        """The lengths of the proofs that are being verified."""
 
     @property
     def count(self) -> int:
@@ -87,25 +107,42 @@ class Judge:
             return LiarJudged(True, self._reasons[message.accused]), b""
         if self._verifier is None:
             return LiarJudged(False, "this tracker has no means to verify a proof"), b""
-        wait_s = self._reports.take(caller.key, self._clock.monotonic_s())
+        with self._room(caller, len(payload)):
+            return await self._judge(message, bytes(payload)), b""
+
+    @contextmanager
+    def _room(self, caller: Peer, proof_bytes: int) -> Iterator[None]:
+        """Counts a proof while it is verified. Busy when too much is, or when somebody reports too often."""
+        crowded = len(self._verifying) >= MOST_VERIFYING
+        if crowded or (self._verifying and sum(self._verifying) + proof_bytes > MOST_VERIFYING_BYTES):
+            raise Busy(what="The tracker", retry_after_s=BUSY_HINT_S)
+        now_s = self._clock.monotonic_s()
+        wait_s = self._reports.take(caller.key, now_s)
+        if caller.address is not None and not caller.address.is_loopback:
+            wait_s = max(wait_s, self._reports_a_network.take(network_of(caller.address), now_s))
         if wait_s:
             raise Busy(what="The tracker", retry_after_s=round(wait_s, 1))
-        proof = bytes(payload)
+        self._verifying.append(proof_bytes)
+        try:
+            yield
+        finally:
+            self._verifying.remove(proof_bytes)
+
+    async def _judge(self, message: ReportLiar, proof: bytes) -> LiarJudged:
         case = blake3(message.accused + message.root + message.profile + proof).digest()
         if case in self._refused:
-            return LiarJudged(False, self._refused[case]), b""
-        async with self._verifying:
-            verdict = await self._verify(message, proof)
-            if message.accused in self._reasons:
-                return LiarJudged(True, self._reasons[message.accused]), b""
-            reason = verdict.reason[:500]
-            if not verdict.guilty:
-                self._refused[case] = reason
-                if len(self._refused) > MOST_REMEMBERED:
-                    self._refused.popitem(last=False)
-                return LiarJudged(False, reason), b""
-            await self._ban(message.accused, reason, proof)
-        return LiarJudged(True, reason), b""
+            return LiarJudged(False, self._refused[case])
+        verdict = await self._verify(message, proof)
+        if message.accused in self._reasons:
+            return LiarJudged(True, self._reasons[message.accused])
+        reason = verdict.reason[:500]
+        if not verdict.guilty:
+            self._refused[case] = reason
+            if len(self._refused) > MOST_REMEMBERED:
+                self._refused.popitem(last=False)
+            return LiarJudged(False, reason)
+        await self._ban(message.accused, reason, proof)
+        return LiarJudged(True, reason)
 
     async def _verify(self, message: ReportLiar, proof: bytes) -> Verdict:
         assert self._verifier is not None

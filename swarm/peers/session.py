@@ -50,12 +50,12 @@ from swarm.peers.remote import RemoteExperts, Rules
 from swarm.peers.replicas import SwarmReplicas
 from swarm.peers.settings import Home, load_remembered, remember
 from swarm.peers.target import Target
-from swarm.peers.tracking import TrackerClient, TrackerSilent
+from swarm.peers.tracking import TrackerClient, TrackerSilent, report_liar
 from swarm.trust.files import write_atomically
 from swarm.trust.identity import Identity
 from swarm.trust.manifest import parse_signed
 from swarm.trust.memory import Memory, Remembered
-from swarm.wire.messages.tracker import LiarJudged, ReportLiar
+from swarm.wire.messages.tracker import ReportLiar
 from swarm.wire.race import plain_errors
 from swarm.wire.rpc import ConnectionLost, Unreachable
 
@@ -201,7 +201,7 @@ class Session:
         try:
             await trio.to_thread.run_sync(write_atomically, path, content)
             report = ReportLiar(proof.donor, profile.root, profile.digest)
-            judged = (await self.tracker.ask(report, LiarJudged, content)).message
+            judged = await report_liar(self.tracker, report, content)
         except (SwarmError, OSError) as error:
             conviction.donor.trouble += f"; the tracker could not be told: {error}"
         else:

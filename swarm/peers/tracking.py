@@ -25,20 +25,23 @@ from swarm.wire.messages.tracker import (
     FindExperts,
     GetManifest,
     GetProof,
+    LiarJudged,
     ListBans,
     ListModels,
     ManifestPiece,
     Models,
     ModelSummary,
     Proof,
+    ReportLiar,
     split_parts,
 )
-from swarm.wire.rpc import Buffer
+from swarm.wire.rpc import Buffer, RemoteError
 
 ANSWER_S = 20.0
 MAX_MANIFEST_BYTES = 256 << 20
 MAX_MODELS = 10_000
 MAX_BANS = 20_000
+REPORT_TRIES = 6
 M = TypeVar("M", bound=Message)
 
 
@@ -209,6 +212,19 @@ async def list_bans(tracker: TrackerClient) -> tuple[Ban, ...]:
             raise OddBans(address=tracker.address, how=f"without end: more than {MAX_BANS}")
         if not answer.more or not answer.bans:
             return tuple(found)
+
+
+async def report_liar(tracker: TrackerClient, report: ReportLiar, proof: bytes) -> LiarJudged:
+    """What a tracker makes of a proof; it is asked again, a few times, while it is busy. Raises SwarmError."""
+    for attempt in range(1, REPORT_TRIES):
+        try:
+            return (await tracker.ask(report, LiarJudged, proof)).message
+        except RemoteError as error:
+            if error.retry_after_s is None:
+                raise
+            pause_s = attempt * error.retry_after_s
+        await trio.sleep(pause_s)
+    return (await tracker.ask(report, LiarJudged, proof)).message
 
 
 async def get_proof(tracker: TrackerClient, digest: bytes) -> bytes:

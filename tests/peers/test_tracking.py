@@ -7,7 +7,16 @@ import pytest
 import trio
 
 from swarm.peers import tracking
-from swarm.peers.tracking import OddAnswer, OddBans, OddManifest, TrackerClient, TrackerSilent, list_bans
+from swarm.peers.tracking import (
+    REPORT_TRIES,
+    OddAnswer,
+    OddBans,
+    OddManifest,
+    TrackerClient,
+    TrackerSilent,
+    list_bans,
+    report_liar,
+)
 from swarm.wire.address import Address
 from swarm.wire.holdings import IndexSet, MalformedHoldings
 from swarm.wire.keys import PeerKey
@@ -20,10 +29,12 @@ from swarm.wire.messages.tracker import (
     ChunkHolders,
     Contact,
     GetManifest,
+    LiarJudged,
     ListBans,
     ManifestPiece,
+    ReportLiar,
 )
-from swarm.wire.rpc import Reply
+from swarm.wire.rpc import RemoteError, Reply
 
 ROOT = b"\7" * 32
 ADDRESS = Address("tracker.example", 7300)
@@ -151,3 +162,33 @@ async def test_bans_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(tracking, "MAX_BANS", 100)
     with pytest.raises(OddBans, match="without end: more than 100"):
         await list_bans(client(bans_of(lambda last: last + 10)))
+
+
+def busy_until(
+    attempt: int, code: str = "busy", retry_after_s: float | None = 2.0
+) -> tuple[Answer, list[float]]:
+    """A tracker that judges at the given attempt and refuses before; and when it was asked."""
+    asked_s: list[float] = []
+
+    def answer(_: ReportLiar) -> Reply:
+        asked_s.append(trio.current_time())
+        if len(asked_s) < attempt:
+            raise RemoteError(peer="tracker", text="no", error_code=code, retry_after_s=retry_after_s)
+        return Reply(LiarJudged(True, "it lied"))
+
+    return answer, asked_s
+
+
+async def test_a_report_is_made_again_while_the_tracker_is_busy(autojump_clock: trio.abc.Clock) -> None:
+    report = ReportLiar(KEY, ROOT, bytes(32))
+    answer, asked_s = busy_until(3)
+    assert (await report_liar(client(answer), report, b"proof")).banned
+    assert [round(later - asked_s[0]) for later in asked_s] == [0, 2, 6]
+    answer, asked_s = busy_until(99)
+    with pytest.raises(RemoteError):
+        await report_liar(client(answer), report, b"proof")
+    assert len(asked_s) == REPORT_TRIES
+    answer, asked_s = busy_until(99, code="banned", retry_after_s=None)
+    with pytest.raises(RemoteError):
+        await report_liar(client(answer), report, b"proof")
+    assert len(asked_s) == 1
