@@ -21,6 +21,7 @@ from swarm.errors import SwarmError
 from swarm.wire.keys import PeerKey
 from swarm.wire.messages import Message
 from swarm.wire.messages.tracker import (
+    RELAY_PIECE_BYTES,
     RELAY_WINDOW_BYTES,
     RelayClose,
     RelayCredit,
@@ -50,8 +51,8 @@ class BadStreamNumber(SwarmError):
 
 @dataclass(frozen=True, slots=True)
 class RelayLimits:
-    """What the relay takes. Its memory is at most `streams` × 2 × RELAY_WINDOW_BYTES, 256 MiB as it
-    stands."""
+    """What the relay takes. It stores at most `streams` × 2 × RELAY_WINDOW_BYTES, 256 MiB as it stands,
+    and spends at most an eighth beyond that: pieces are joined, however small they come."""
 
     streams: int = 512
     streams_per_connection: int = 128
@@ -72,14 +73,23 @@ class _Half:
     allowed: int = RELAY_WINDOW_BYTES
     received: int = 0
     delivered: int = 0
-    pieces: deque[bytes] = field(default_factory=deque)
+    pieces: deque[bytearray] = field(default_factory=deque)
+    granted: int = RELAY_WINDOW_BYTES
+    """What that side has been told, or is about to be; behind `allowed` while it uses more than its rate."""
+    granting: bool = False
     credit: int | None = None
     ending: RelayClose | None = None
     ended: bool = False
     """Whether this side has said that it sends no more."""
     queued: bool = False
 
-    def next_message(self) -> tuple[Message, bytes] | None:
+    def store(self, data: Buffer) -> None:
+        """Keeps bytes for this side until they are sent."""
+        if not self.pieces or len(self.pieces[-1]) + len(data) > RELAY_PIECE_BYTES:
+            self.pieces.append(bytearray())
+        self.pieces[-1] += data
+
+    def next_message(self) -> tuple[Message, Buffer] | None:
         """What to send to this side next: credit first, then bytes, then the end."""
         if self.credit is not None:
             limit, self.credit = self.credit, None
@@ -185,7 +195,7 @@ class Relay:
             self._reset(half, "it sent more than it may")
             return
         self._active_s[_first(half)] = self._clock.monotonic_s()
-        half.other.pieces.append(bytes(payload))
+        half.other.store(payload)
         half.other.link.queue(half.other)
 
     async def credit(self, caller: Peer, message: RelayCredit, payload: Buffer) -> None:
@@ -195,11 +205,11 @@ class Relay:
             return
         sender = half.other
         limit = min(message.limit, half.delivered + RELAY_WINDOW_BYTES)
-        more = limit - sender.allowed
-        if more > 0:
-            delay_s = self._pace.delay_s(sender.link.peer.key, more, self._clock.monotonic_s())
+        if limit > sender.allowed:
             sender.allowed = limit
-            self._nursery.start_soon(self._grant, sender, limit, delay_s)
+            if not sender.granting:
+                sender.granting = True
+                self._nursery.start_soon(self._grant, sender)
 
     async def close(self, caller: Peer, message: RelayClose, payload: Buffer) -> None:
         """Passes the end of a direction on, or resets the stream."""
@@ -249,11 +259,14 @@ class Relay:
                 raise RelayRefused(peer=peer.key, reason=str(error)) from error
         raise RelayRefused(peer=peer.key, reason=f"it did not answer within {self._limits.answer_s:g} s")
 
-    async def _grant(self, sender: _Half, limit: int, delay_s: float) -> None:
-        if delay_s > 0:
-            await trio.sleep(delay_s)
-        sender.credit = max(sender.credit or 0, limit)
-        sender.link.queue(sender)
+    async def _grant(self, sender: _Half) -> None:
+        """Tells a side what it may send, when its rate allows that: all that has come meanwhile together."""
+        while sender.granted < sender.allowed and sender.number in sender.link.streams:
+            limit, now_s = sender.allowed, self._clock.monotonic_s()
+            await trio.sleep(self._pace.delay_s(sender.link.peer.key, limit - sender.granted, now_s))
+            sender.granted = sender.credit = limit
+            sender.link.queue(sender)
+        sender.granting = False
 
     async def _watch(self, link: _Link) -> None:
         """Sends to a connection until it ends, then ends its streams."""
@@ -289,7 +302,7 @@ class Relay:
                 if half.ended and half.other.ended and not _pending(half) and not _pending(half.other):
                     self._remove(half)
 
-    async def _notify(self, link: _Link, message: Message, payload: bytes) -> None:
+    async def _notify(self, link: _Link, message: Message, payload: Buffer) -> None:
         try:
             await link.peer.notify(message, payload)
         except ConnectionLost:

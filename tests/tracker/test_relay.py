@@ -1,5 +1,6 @@
 """The relay, with real handshakes end to end through it: what passes is ciphertext, fair and bounded."""
 
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from swarm.wire.messages.tracker import (
     Proof,
     RegisterPeer,
     RelayClose,
+    RelayCredit,
     RelayData,
     RelayIncoming,
     RelayListen,
@@ -44,6 +46,8 @@ class World:
     tracker: Tracker
     nursery: trio.Nursery
     tapped: bytearray = field(default_factory=bytearray)
+    callers: dict[PeerKey, Peer] = field(default_factory=dict)
+    """The connections as the tracker sees them."""
 
     async def connect(
         self, identity: KeyPair, handlers: dict[type[Message], rpc.Handler] | None = None
@@ -57,7 +61,8 @@ class World:
         offered = {**self.tracker.handlers(), RelayData: tap}
 
         async def welcome() -> None:
-            await rpc.open_peer(self.nursery, far, TRACKER, initiator=False, handlers=offered)
+            caller = await rpc.open_peer(self.nursery, far, TRACKER, initiator=False, handlers=offered)
+            self.callers[caller.key] = caller
 
         self.nursery.start_soon(welcome)
         return await rpc.open_peer(
@@ -285,6 +290,43 @@ async def test_who_sends_more_than_it_may_is_reset() -> None:
         await asker.peer.notify(RelayData(999), b"to nobody")
         await asker.peer.notify(RelayClose(999, reset=True))
         await here.pair(hidden, asker)
+
+
+async def test_small_pieces_cost_no_more_than_their_bytes() -> None:
+    async with world() as here:
+        hidden, asker = await here.hidden(), await here.end(ASKER)
+        near, far = await here.pair(hidden, asker)
+        content = bytes(range(256)) * (RELAY_WINDOW_BYTES // 256)
+        relay, caller = here.tracker.relay, here.callers[ASKER.key]
+        tracemalloc.start()
+        before, _ = tracemalloc.get_traced_memory()
+        for place in range(0, len(content), 16):  # without a pause, as to a connection that takes nothing
+            await relay.data(caller, RelayData(near.number), content[place : place + 16])
+        after, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert after - before <= RELAY_WINDOW_BYTES * 9 // 8 + 4096
+        received = bytearray()
+        while len(received) < len(content):
+            received += await far.receive_some()
+        assert received == content
+
+
+async def test_small_credits_of_a_fast_sender_wait_in_one_task() -> None:
+    async with world(RelayLimits(bytes_per_second=2 * RELAY_WINDOW_BYTES)) as here:
+        hidden, asker = await here.hidden(), await here.end(ASKER)
+        near, far = await here.pair(hidden, asker)
+        here.nursery.start_soon(near.send_all, bytes(3 * RELAY_WINDOW_BYTES))
+        received = 0
+        while received < 2 * RELAY_WINDOW_BYTES:  # which is all that may pass at once, and more
+            received += len(await far.receive_some())
+        while here.tracker.relay.relayed_bytes < 2.5 * RELAY_WINDOW_BYTES:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        tasks = trio.lowlevel.current_statistics().tasks_living
+        first = received + RELAY_WINDOW_BYTES
+        for limit in range(first, first + RELAY_WINDOW_BYTES // 4, 32):
+            await here.tracker.relay.credit(here.callers[HIDDEN.key], RelayCredit(far.number, limit), b"")
+        await trio.lowlevel.checkpoint()
+        assert trio.lowlevel.current_statistics().tasks_living < tasks + 10
 
 
 async def test_a_backlog_that_nobody_takes_is_bounded() -> None:
