@@ -9,7 +9,14 @@ from pathlib import Path
 import click
 
 from swarm.cli.asking import NO_TOKEN_NEEDED, NOBODY_TO_TRACE, asking_options
-from swarm.cli.options import DIRECTORY, parse_target, sampling_options, swarm_options, weights_options
+from swarm.cli.options import (
+    DIRECTORY,
+    invite_of_environment,
+    parse_target,
+    sampling_options,
+    swarm_options,
+    weights_options,
+)
 
 
 @click.command("chat", short_help="Chat with a model of a swarm, or with a local one.")
@@ -71,7 +78,7 @@ def command(
         raise click.UsageError(NOBODY_TO_TRACE)
     options = Options(
         home=home().data,
-        target=target,
+        target=target if target or local else invite_of_environment(),
         local=local,
         model=model,
         sampling=Sampling(

@@ -26,7 +26,7 @@ def command(
 
     import trio
 
-    from swarm.cli.options import parse_target
+    from swarm.cli.options import invite_of_environment, parse_target
     from swarm.cli.output import emit_json
     from swarm.errors import clean_text
     from swarm.peers import target
@@ -34,7 +34,7 @@ def command(
     from swarm.peers.reachable import ask_tracker
     from swarm.peers.settings import home
 
-    place = parse_target(invite, tracker)
+    place = parse_target(invite, tracker) or invite_of_environment()
     where = None if place is None else target.parse_target(place, token)
     failed = noted = 0
 

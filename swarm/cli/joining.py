@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import click
 
+from swarm.cli.options import invite_of_environment
 from swarm.peers.network import NetworkThread
 from swarm.peers.session import Session, join
 from swarm.peers.settings import home, load_remembered
@@ -12,10 +13,12 @@ from swarm.peers.target import Target, parse_target
 
 
 def where(target: str | None, token: str | None) -> Target:
-    """The swarm at a target, or the one used last. A usage error when there is neither."""
-    text = target or load_remembered(home().settings).swarm
+    """The swarm at a target, else that of SWARM_INVITE, else the one used last. A usage error when there is none."""
+    text = target or invite_of_environment() or load_remembered(home().settings).swarm
     if text is None:
-        raise click.UsageError("Say where the swarm is: its invite, or --tracker HOST[:PORT].")
+        raise click.UsageError(
+            "Say where the swarm is: its invite (here or as SWARM_INVITE), or --tracker HOST[:PORT]."
+        )
     return parse_target(text, token)
 
 
@@ -23,7 +26,7 @@ def where(target: str | None, token: str | None) -> Target:
 def joined(
     target: str | None, token: str | None, *, offline: bool = False
 ) -> Iterator[tuple[NetworkThread, Session]]:
-    """Joins the swarm at a target, or the one used last, for the length of a block.
+    """Joins the swarm at a target (see `where`) for the length of a block.
 
     Raises:
         SwarmError: the target is malformed, or the swarm refuses or cannot be reached.

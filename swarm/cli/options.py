@@ -48,6 +48,12 @@ def parse_target(invite: str | None, tracker: str | None) -> str | None:
     return named
 
 
+def invite_of_environment() -> str | None:
+    """The swarm that SWARM_INVITE names, for when the command line names none: there everybody on the machine can
+    read it, and an invite can be a secret."""
+    return os.environ.get("SWARM_INVITE", "").strip() or None
+
+
 def check_writable(path: Path, option: str) -> None:
     """Says before the work that its result could not be written to a file. Raises ClickException."""
     folder = path.parent

@@ -53,6 +53,12 @@ def test_units_start_commands_that_exist(unit: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_units_put_no_secret_into_the_list_of_processes(unit: Path) -> None:
+    (line,) = re.findall(r"^ExecStart=.*$", unit.read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(re.findall(r"\$\{?(\w+)", line)) <= {"SWARM_MODEL", "SWARM_OPTIONS"}
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_systemd_accepts_the_units(unit: Path, tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")
