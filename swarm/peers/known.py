@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from swarm.errors import SwarmError
-from swarm.trust.files import write_atomically
+from swarm.trust.files import locked, write_atomically
 from swarm.wire.address import Address
 from swarm.wire.keys import KEY_BYTES, PeerKey
 
@@ -25,12 +25,12 @@ class KnownTrackers:
 
     def remember(self, address: Address, key: PeerKey) -> None:
         """Takes a tracker's key as its own from now on. Raises KnownTrackersDamaged, OSError."""
-        known = self._load()
-        if known.get(str(address)) == key:
-            return
-        known[str(address)] = key
-        content = json.dumps({place: known[place].hex() for place in sorted(known)}, indent=1)
-        write_atomically(self._path, content.encode() + b"\n")
+        if self.key(address) == key:
+            return  # also where nothing can be written
+        with locked(self._path.with_suffix(".lock")):
+            known = self._load() | {str(address): key}
+            content = json.dumps({place: known[place].hex() for place in sorted(known)}, indent=1)
+            write_atomically(self._path, content.encode() + b"\n")
 
     def all_keys(self) -> tuple[PeerKey, ...]:
         """All keys, each once, sorted. Raises KnownTrackersDamaged."""

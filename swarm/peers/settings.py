@@ -13,7 +13,7 @@ from typing import Any
 import platformdirs
 
 from swarm.errors import SwarmError
-from swarm.trust.files import write_atomically
+from swarm.trust.files import locked, write_atomically
 
 
 class SettingsDamaged(SwarmError):
@@ -152,7 +152,16 @@ def load_remembered(path: Path) -> Remembered:
 
 
 def remember(path: Path, **answers: Any) -> Remembered:
-    """Keeps further answers and gives all of them. The file is 0600: an invite is a secret."""
-    remembered = replace(load_remembered(path), **answers)
-    write_atomically(path, (json.dumps(asdict(remembered), indent=2) + "\n").encode())
+    """Keeps further answers and gives all of them. The file is 0600: an invite is a secret.
+
+    Raises:
+        SettingsDamaged: the file is there and is not what we wrote.
+        OSError: it cannot be read, or cannot be written and would have to be.
+    """
+    before = load_remembered(path)
+    if replace(before, **answers) == before:
+        return before
+    with locked(path.with_suffix(".lock")):
+        remembered = replace(load_remembered(path), **answers)
+        write_atomically(path, (json.dumps(asdict(remembered), indent=2) + "\n").encode())
     return remembered

@@ -1,7 +1,10 @@
-"""Small files that must be whole or absent: written beside, synced, renamed over."""
+"""Small files that must be whole or absent: written beside, synced, renamed over; and one change at a time."""
 
+import fcntl
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -30,3 +33,16 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o600, replace: boo
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keeps everybody else who locks this file out for the length of a block: whoever reads, changes and writes
+    another file within it loses nothing that others wrote.
+
+    Makes the file, and missing parent folders (0700); waits. Raises OSError.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with path.open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -7,15 +7,13 @@ usable without a network, and says how old it is. A memory that cannot be read i
 A scope says within which swarm a name means a model: two swarms may both have a model of one name.
 """
 
-import fcntl
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from swarm.errors import SwarmError
-from swarm.trust.files import write_atomically
+from swarm.trust.files import locked, write_atomically
 from swarm.trust.manifest import MAX_MANIFEST_BYTES, Manifest, SignedManifest, parse_signed
 from swarm.wire import cbor
 
@@ -150,13 +148,9 @@ class Memory:
         }
         write_atomically(self._path(scope, remembered.manifest.name), cbor.encode(value))
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self) -> AbstractContextManager[None]:
         """Keeps other processes from accepting at the same time, so that no version can go back."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with (self._folder / ".lock").open("wb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+        return locked(self._folder / ".lock")
 
 
 def _check_successor(before: SignedManifest, after: SignedManifest) -> None:

@@ -1,11 +1,19 @@
-"""Where files lie, what is remembered, and that private files are private."""
+"""Where files lie, what is remembered (also by two at once), and that private files are private."""
 
 import stat
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from threading import Barrier
+from typing import Any
 
 import pytest
 
+from swarm.peers.known import KnownTrackers
 from swarm.peers.settings import Remembered, SettingsDamaged, home, load_remembered, remember
+from swarm.wire.address import Address
+from swarm.wire.keys import PeerKey
 
 
 def test_swarm_home_holds_everything(home_folder: Path) -> None:
@@ -55,3 +63,37 @@ def test_unknown_answers_of_a_later_version_do_no_harm(tmp_path: Path) -> None:
     path = tmp_path / "settings.json"
     path.write_text('{"model": "tiny", "colour": "green"}')
     assert load_remembered(path) == Remembered(model="tiny")
+
+
+def at_once(*works: Callable[[], Any]) -> None:
+    """Does all of these at the same time. A lock on a file holds between threads as it does between processes."""
+    start = Barrier(len(works))
+
+    def begin(work: Callable[[], Any]) -> None:
+        start.wait()
+        work()
+
+    with ThreadPoolExecutor(len(works)) as pool:
+        list(pool.map(begin, works))
+
+
+def test_who_remembers_at_the_same_time_loses_nothing(tmp_path: Path) -> None:
+    trackers = {Address("127.0.0.1", port): PeerKey(bytes([port] * 32)) for port in range(1, 13)}
+    met = tmp_path / "trackers.json"
+    at_once(*(partial(KnownTrackers(met).remember, *pair) for pair in trackers.items()))
+    assert {address: KnownTrackers(met).key(address) for address in trackers} == trackers
+
+    path = tmp_path / "settings.json"
+    for number in range(1, 6):
+        answers: dict[str, Any] = {"swarm": f"s{number}", "model": f"m{number}", "cache_bytes": number}
+        at_once(*(partial(remember, path, **{name: answer}) for name, answer in answers.items()))
+        assert load_remembered(path) == Remembered(**answers)
+
+
+def test_what_is_known_already_is_not_written_again(tmp_path: Path) -> None:
+    def meet() -> dict[Path, int]:
+        KnownTrackers(tmp_path / "trackers.json").remember(Address("127.0.0.1", 1), PeerKey(b"k" * 32))
+        remember(tmp_path / "settings.json", model="tiny")
+        return {path: path.stat().st_ino for path in tmp_path.glob("*.json")}
+
+    assert meet() == meet()
