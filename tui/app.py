@@ -12,7 +12,8 @@ from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from swarm.peers.settings import load_remembered, remember
+from swarm.errors import SwarmError
+from swarm.peers.settings import Remembered, load_remembered, remember
 from tui import theme
 from tui.backend import Backend, Donation
 from tui.bridge import Bridge
@@ -24,6 +25,7 @@ from tui.machine import measure
 from tui.messages import Connected, Event, Failed, Phase, Progress, Ready
 from tui.options import Options, directory_of
 from tui.preferences import History, load
+from tui.problems import explain
 from tui.screens.chat import ChatScreen
 from tui.screens.models import ModelsScreen
 from tui.screens.welcome import Answers, WelcomeScreen
@@ -93,15 +95,23 @@ class SwarmApp(App[None]):
         if self.options.target or self.options.local:
             self.connect(self.options.target or "")
             return
-        remembered = load_remembered(self.options.home / "settings.json")
+        remembered, problem = self._remembered()
         machine = measure(self.options.home)
         welcome = WelcomeScreen(
             machine,
             target=self._preferences.place or remembered.swarm or "",
             model=self.options.model or remembered.model or "",
             ask_lending=not self._preferences.asked,
+            problem=clean(problem),
         )
         self.push_screen(welcome, self._answered)
+
+    def _remembered(self) -> tuple[Remembered, str]:
+        """The answers given once; none of them, and why, when they cannot be read."""
+        try:
+            return load_remembered(self.options.home / "settings.json"), ""
+        except (SwarmError, OSError) as error:
+            return Remembered(), explain(error)
 
     def _answered(self, answers: Answers | None) -> None:
         if answers is None:
@@ -111,7 +121,10 @@ class SwarmApp(App[None]):
         directory = directory_of(answers.target)
         controller.prefer(place=answers.target if directory else "")
         if directory is None:  # other commands take only swarms from there
-            remember(self.options.home / "settings.json", swarm=answers.target, model=answers.model)
+            try:
+                remember(self.options.home / "settings.json", swarm=answers.target, model=answers.model)
+            except (SwarmError, OSError) as error:
+                self.chat.say(f"This is asked again the next time: {explain(error)}", "warning")
         if not self._preferences.asked:
             controller.prefer(asked=True, lend=answers.lend, lend_disk_bytes=answers.disk_bytes,
                               lend_ram_bytes=answers.ram_bytes)  # fmt: skip
@@ -160,7 +173,7 @@ class SwarmApp(App[None]):
             self.chat.say(f"First time here. The operator's key is {clean_line(event.operator)}; it is "
                           "remembered, and a change of it will be refused.")  # fmt: skip
         names = [model.name for model in event.models]
-        wanted = self.options.model or (load_remembered(self.options.home / "settings.json").model or "")
+        wanted = self.options.model or self._remembered()[0].model or ""
         if self.options.model or wanted in names:
             self.open_model(wanted)
         elif len(names) == 1:

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from tui.backend import Backend
 from tui.messages import Event, Failed
+from tui.problems import NotThere, explain
 
 T = TypeVar("T")
 Job = Callable[[Backend], Iterator[Event]]
@@ -56,7 +57,7 @@ class Bridge:
         self._jobs.put((job, deliver))
 
     async def call(self, function: Callable[[Backend], T]) -> T:
-        """The result of a short blocking call. Raises what it raises; RuntimeError: there is no backend."""
+        """The result of a short blocking call. Raises what it raises; NotThere: there is no backend."""
         return await self._loop.run_in_executor(self._calls, self._call, function)
 
     async def close(self, seconds: float = 3.0) -> None:
@@ -72,7 +73,7 @@ class Bridge:
     def _call(self, function: Callable[[Backend], T]) -> T:
         self._made.wait()
         if self._backend is None:
-            raise RuntimeError(self._problem)
+            raise NotThere(self._problem)
         return function(self._backend)
 
     def _deliver(self, deliver: Deliver, events: list[Event]) -> None:
@@ -99,9 +100,7 @@ class Bridge:
             for event in job(self._backend):
                 batch.put(event)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not leave the user waiting
-            batch.put(
-                Failed(f"Swarm made a mistake: {type(error).__name__}: {error}. The conversation is kept.")
-            )
+            batch.put(Failed(f"{explain(error)} The conversation is kept."))
 
 
 class _Batch:

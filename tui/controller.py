@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from swarm.system import words_of_system
 from tui import report
@@ -25,8 +26,9 @@ from tui.commands import (
     with_setting,
 )
 from tui.conversation import Conversation, ConversationError, Shelf, export, safe_name, title_of
-from tui.options import Options
+from tui.options import Options, path_of
 from tui.preferences import Preferences, keep
+from tui.problems import explain
 from tui.view import View
 from tui.views import DonationView, ModelView, ReplyStats
 
@@ -108,10 +110,10 @@ class Controller:
         """Save the conversation, if there is one; a full disk is said, and loses nothing that is shown."""
         if not self.conversation.turns:
             return
-        if not self.name:
-            self.name = self.shelf.new_name(datetime.now(), self.conversation.title)
         self.conversation.model = self.model
         try:
+            if not self.name:
+                self.name = self.shelf.new_name(datetime.now(), self.conversation.title)
             self.shelf.save(self.name, self.conversation)
         except OSError as error:
             problem = clean_line(words_of_system(error))
@@ -219,9 +221,15 @@ class Controller:
         self._view.changed(name, value)
         self._view.say(f"{name} is {value}.")
 
-    def prefer(self, **changes: str | int | bool) -> None:
-        """Change preferences and remember them."""
-        self.preferences = keep(self.options.home / "terminal.json", self.preferences, **changes)
+    def prefer(self, **changes: Any) -> None:
+        """Change preferences and remember them; where that cannot be, they hold until the end, and that is said."""
+        self.preferences = replace(self.preferences, **changes)
+        try:
+            keep(self.options.home / "terminal.json", **changes)
+        except OSError as error:
+            self._view.say(
+                f"That holds until you leave; it could not be remembered: {explain(error)}", "warning"
+            )
 
     def _others(self) -> dict[str, str]:
         display = {name: str(getattr(self.preferences, name)) or "automatic" for name in DISPLAY}
@@ -285,7 +293,7 @@ class Controller:
     def _export(self, call: Invocation) -> None:
         if not call.argument:
             raise CommandError("Write /export FILE, with a name that ends in .md, .json or .txt.")
-        path = Path(call.argument).expanduser()
+        path = path_of(call.argument)
         if path.exists():
             raise CommandError(f"{clean_line(str(path))} exists already; choose another name.")
         export(self.conversation, path)
@@ -325,10 +333,11 @@ class Controller:
 
     def completions(self) -> Mapping[str, Sequence[str]]:
         """The lists that commands complete from."""
-        return {
-            "models": [clean_line(model.name) for model in self.known_models],
-            "conversations": self.shelf.names(),
-        }
+        try:
+            saved = self.shelf.names()
+        except OSError:  # /load says so
+            saved = []
+        return {"models": [clean_line(model.name) for model in self.known_models], "conversations": saved}
 
 
 def change_donation(backend: Backend, word: str) -> DonationView:

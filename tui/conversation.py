@@ -18,15 +18,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
+from swarm.trust.files import write_atomically
 from tui.backend import RoleName, Turn
 from tui.cleaner import clean, clean_line
-from tui.files import write_private
-from tui.options import Sampling
+from tui.options import Sampling, path_of
 
 _MARKER = re.compile(r"^<!-- swarm:(\w+)(?: (.*))? -->$")
 _ESCAPED = re.compile(r"^(\\*)(<!-- swarm:)", re.MULTILINE)
@@ -140,11 +141,15 @@ class Shelf:
         self._directory = directory
 
     def names(self) -> list[str]:
-        """Names of all saved conversations, the newest first."""
+        """Names of all saved conversations, the newest first. OSError: they cannot be listed."""
         if not self._directory.is_dir():
             return []
-        files = [path for path in self._directory.iterdir() if path.suffix == _SUFFIX]
-        return [path.stem for path in sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True)]
+        ages = []
+        for path in self._directory.iterdir():
+            if path.suffix == _SUFFIX:
+                with suppress(FileNotFoundError):  # another chat renamed it just now
+                    ages.append((path.stat().st_mtime_ns, path.stem))
+        return [name for _, name in sorted(ages, reverse=True)]
 
     def path(self, name: str) -> Path:
         """Where a conversation of this name lies."""
@@ -153,12 +158,12 @@ class Shelf:
     def save(self, name: str, conversation: Conversation) -> Path:
         """Keep a conversation under a name, whole or not at all."""
         path = self.path(name)
-        write_private(path, dump(conversation))
+        write_atomically(path, dump(conversation).encode())
         return path
 
     def load(self, name: str) -> Conversation:
         """A saved conversation, by its name or a path. ConversationError: unreadable, or none of ours."""
-        path = Path(name).expanduser() if "/" in name else self.path(name)
+        path = path_of(name) if "/" in name else self.path(name)
         try:
             text = path.read_bytes().decode("utf-8")
         except FileNotFoundError:

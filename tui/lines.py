@@ -17,7 +17,7 @@ from dataclasses import asdict
 from typing import Any, TextIO, TypeVar
 
 from swarm.peers.settings import load_remembered
-from swarm.system import moves_cursor, words_of_system
+from swarm.system import moves_cursor
 from tui import report, tables
 from tui.backend import Ask, Backend
 from tui.cleaner import clean, clean_line
@@ -37,9 +37,11 @@ from tui.messages import (
 )
 from tui.options import Options
 from tui.preferences import load
+from tui.problems import explain, is_expected
 from tui.reply import Reply
 from tui.report import Table
 from tui.status import describe
+from tui.views import ModelView
 
 T = TypeVar("T")
 
@@ -215,10 +217,12 @@ class Lines:
         """Do it now."""
         try:
             result = work(self._backend)
-        except OSError as error:
-            self.say(f"{words_of_system(error)}.", "error")
-        except (ValueError, RuntimeError) as error:
+        except ValueError as error:
             self.say(str(error), "error")
+        except Exception as error:
+            if not is_expected(error):
+                raise
+            self.say(explain(error), "error")
         else:
             then(result)
 
@@ -280,7 +284,9 @@ class Lines:
 
     def show_models(self) -> None:
         """All models."""
-        models = self._backend.models()
+        self.background(lambda backend: backend.models(), self._list_models)
+
+    def _list_models(self, models: Sequence[ModelView]) -> None:
         self.controller.known_models = models
         if self.options.json:
             self._emit({"event": "models", "models": [asdict(model) for model in models]})

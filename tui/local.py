@@ -12,7 +12,8 @@ from engine.source import DirectorySource
 from tui.backend import Donation
 from tui.messages import Connected, Notice, Phase, Progress
 from tui.options import Options
-from tui.place import Emit, NotThere, engine_options, expert_shape, storage_format
+from tui.place import Emit, engine_options, expert_shape, storage_format
+from tui.problems import NotThere
 from tui.views import DonationView, ModelView, ReplyStats, SwarmView
 
 _TICK_S = 0.1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -27,8 +28,13 @@ class Sampling:
 def directory_of(target: str) -> Path | None:
     """The directory that a target means, if it is written as a path rather than as an invite or address."""
     if target.startswith(("/", "./", "../", "~")):
-        return Path(target).expanduser()
+        return path_of(target)
     return None
+
+
+def path_of(written: str) -> Path:
+    """A path as a user writes it; a ~NAME of nobody on this machine stays as it is."""
+    return Path(os.path.expanduser(written))  # noqa: PTH111 - Path's own raises for nobody
 
 
 @dataclass(frozen=True)

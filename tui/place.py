@@ -19,10 +19,6 @@ from tui.views import DonationView, ModelView, ReplyStats, SwarmView
 Emit = Callable[[Event], None]
 
 
-class NotThere(Exception):
-    """A place cannot do what was asked for; the message says what to do instead."""
-
-
 class Place(Protocol):
     """What a backend needs of the place its models come from. Methods block; errors are exceptions."""
 

@@ -7,16 +7,14 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from engine.errors import EngineError
-from swarm.errors import SwarmError
-from swarm.system import words_of_system
 from tui import discovery
 from tui.backend import Ask, Backend, Donation
 from tui.compiling import CompileWatch
 from tui.local import LocalPlace
 from tui.messages import Event, Failed, Finished, Phase, Progress, Ready
 from tui.options import Options, directory_of
-from tui.place import Emit, NotThere, Place
+from tui.place import Emit, Place
+from tui.problems import NotThere, explain, is_expected
 from tui.speaker import Speaker
 from tui.views import DonationView, Found, ModelView, ReplyStats, SwarmView
 
@@ -144,23 +142,27 @@ def _never(error: BaseException) -> bool:
 
 
 def _guarded(work: Callable[[Emit], None], is_away: Callable[[BaseException], bool]) -> Iterator[Event]:
-    """The events of work that reports by calling; it runs in a thread of its own. Errors become Failed."""
-    events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+    """The events of work that reports by calling; it runs in a thread of its own.
+
+    What can happen becomes Failed; a fault of ours is raised here, to whoever takes the events.
+    """
+    events: queue.SimpleQueue[Event | Exception | None] = queue.SimpleQueue()
 
     def run() -> None:
         try:
             work(events.put)
-        except (EngineError, SwarmError, NotThere) as error:
-            events.put(Failed(str(error), is_away(error)))
-        except OSError as error:
-            events.put(Failed(f"{words_of_system(error)}.", is_away(error)))
-        except MemoryError:
-            events.put(Failed("This machine has too little memory for that model; a smaller one may fit."))
+        except Exception as error:  # noqa: BLE001 - told or raised below, in the thread that waits
+            events.put(error)
         finally:
             events.put(None)
 
     thread = threading.Thread(target=run, name="swarm-open", daemon=True)
     thread.start()
     while (event := events.get()) is not None:
-        yield event
+        if not isinstance(event, Exception):
+            yield event
+        elif is_expected(event):
+            yield Failed(explain(event), is_away(event))
+        else:
+            raise event
     thread.join()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from tui.files import write_private
+from swarm.trust.files import locked, write_atomically
 
 _MOST_LINES = 1000
 
@@ -47,10 +48,11 @@ def load(path: Path) -> Preferences:
     return Preferences(**values)
 
 
-def keep(path: Path, preferences: Preferences, **changes: Any) -> Preferences:
-    """Change some, and keep what others have changed meanwhile; the preferences with the changes."""
-    write_private(path, json.dumps(asdict(replace(load(path), **changes)), indent=2) + "\n")
-    return replace(preferences, **changes)
+def keep(path: Path, **changes: Any) -> None:
+    """Change some, and keep what others have changed meanwhile. OSError as it comes, and then nothing has changed."""
+    with locked(path.with_suffix(".lock")):
+        kept = replace(load(path), **changes)
+        write_atomically(path, (json.dumps(asdict(kept), indent=2) + "\n").encode())
 
 
 class History:
@@ -80,7 +82,9 @@ class History:
                 entries.append(entry)
         if len(entries) > 2 * _MOST_LINES:
             entries = entries[-_MOST_LINES:]
-            write_private(self._path, "".join(json.dumps(entry) + "\n" for entry in entries))
+            shorter = "".join(json.dumps(entry) + "\n" for entry in entries)
+            with suppress(OSError):  # where nothing can be written it stays long, which does no harm
+                write_atomically(self._path, shorter.encode())
         return entries
 
     @property
@@ -89,14 +93,19 @@ class History:
         return list(self._entries)
 
     def add(self, text: str) -> None:
-        """Remember what was sent, unless it repeats the last entry."""
-        if text.strip() and (not self._entries or self._entries[-1] != text):
+        """Remember what was sent, unless it repeats the last entry. OSError: only until the program ends."""
+        fresh = bool(text.strip()) and self._entries[-1:] != [text]
+        if fresh:
             self._entries.append(text)
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            with os.fdopen(descriptor, "a", encoding="utf-8") as file:
-                file.write(json.dumps(text) + "\n")
         self._at, self._draft = len(self._entries), ""
+        if fresh:
+            self._append(text)
+
+    def _append(self, text: str) -> None:
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        with os.fdopen(descriptor, "a", encoding="utf-8") as file:
+            file.write(json.dumps(text) + "\n")
 
     def back(self, current: str) -> str | None:
         """The entry before; what is being written is kept for the way forward."""

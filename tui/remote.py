@@ -29,7 +29,8 @@ from tui.donors import Donors, Numbers
 from tui.lending import Lending
 from tui.messages import Connected, Notice, NoticeKind, Phase, Progress
 from tui.options import Options
-from tui.place import Emit, NotThere, engine_options, expert_shape, storage_format
+from tui.place import Emit, engine_options, expert_shape, storage_format
+from tui.problems import NotThere
 from tui.views import Ban, DonationView, ModelView, ReplyStats, Role, SwarmView
 
 _TICK_S = 0.25
@@ -103,7 +104,7 @@ class SwarmPlace:
                     network.call(self._donors.ping)
             except NetworkClosed:
                 return
-            except SwarmError:  # it refuses us now; what is open stays open
+            except (SwarmError, OSError):  # it refuses us now, or our disk does; what is open stays open
                 continue
 
     def models(self) -> tuple[ModelView, ...]:

@@ -17,11 +17,11 @@ from engine.sampling import Sampling as EngineSampling
 from engine.sampling import preferred
 from engine.template import Message
 from swarm.errors import SwarmError
-from swarm.system import words_of_system
 from tui import messages
 from tui.backend import Ask, Turn
 from tui.messages import EndReason, Event, Failed, Phase
 from tui.options import Sampling
+from tui.problems import explain
 from tui.views import ReplyStats
 
 _REASONS: Mapping[str, EndReason] = {
@@ -68,13 +68,12 @@ class Speaker:
             yield from self._answer(request)
         except OSError as error:
             yield Failed(
-                f"{words_of_system(error)}. The bytes that are missing are tried again with the next question.",
-                True,
+                f"{explain(error)} The bytes that are missing are tried again with the next question.", True
             )
-        except (EngineError, SwarmError) as error:
-            yield Failed(str(error))
         except MemoryError:
             yield Failed("This machine has no memory left for that; a smaller --expert-ram frees some.")
+        except (EngineError, SwarmError) as error:
+            yield Failed(explain(error))
         finally:
             self._replying = False
 

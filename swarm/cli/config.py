@@ -110,7 +110,7 @@ def _change(paths: "Home", setting: Setting, value: Any, unset: bool) -> None:
         for kind in wanted:
             if not sizes[kind]:
                 raise click.UsageError(f"Say first how much: swarm config lend-{kind} SIZE.")
-    keep(paths.terminal, preferences, **changes)
+    keep(paths.terminal, **changes)
 
 
 def _shown(setting: Setting, value: Any, *, whole: bool = False) -> str:

@@ -4,7 +4,6 @@ Errors of ours carry culprit and remedy already, and `swarm.system` has words fo
 Anything else is a fault of ours and says so.
 """
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ import click
 from swarm.cli.streams import OutputLost
 from swarm.errors import SwarmError, clean_text
 from swarm.system import words_of_system
+from tui.problems import is_engine_error
 
 FAILED, USAGE, OUR_FAULT, INTERRUPTED = 1, 2, 70, 130
 
@@ -58,7 +58,7 @@ def explain(error: BaseException) -> Problem:
             return Problem(_one_line(words_of_system(leaf)), FAILED)
         case MemoryError():
             return Problem("out of memory; a smaller --expert-ram or --weights q4 needs less", FAILED)
-    if _is_engine_error(leaf):
+    if is_engine_error(leaf):
         return Problem(_one_line(str(leaf)), FAILED)
     text = f"unexpected {type(leaf).__name__}: {leaf}. This is a fault in Swarm; SWARM_DEBUG=1 shows where"
     return Problem(_one_line(text), OUR_FAULT)
@@ -66,12 +66,6 @@ def explain(error: BaseException) -> Problem:
 
 def _one_line(text: str) -> str:
     return clean_text(" ".join(text.split()))
-
-
-def _is_engine_error(error: BaseException) -> bool:
-    """True for the engine's errors, without importing the engine for commands that never used it."""
-    module = sys.modules.get("engine.errors")
-    return module is not None and isinstance(error, module.EngineError)
 
 
 def _most_telling(error: BaseException) -> BaseException:
@@ -98,7 +92,7 @@ def _rank(leaf: BaseException) -> int:
         return 0
     if isinstance(leaf, OutputLost):
         return 1
-    if isinstance(leaf, click.ClickException | SwarmError) or _is_engine_error(leaf):
+    if isinstance(leaf, click.ClickException | SwarmError) or is_engine_error(leaf):
         return 3
     return 4 if isinstance(leaf, OSError) else 2
 

@@ -14,6 +14,7 @@ from swarm.peers.known import KnownTrackers
 from swarm.peers.settings import Remembered, SettingsDamaged, home, load_remembered, remember
 from swarm.wire.address import Address
 from swarm.wire.keys import PeerKey
+from tui.preferences import keep, load
 
 
 def test_swarm_home_holds_everything(home_folder: Path) -> None:
@@ -83,11 +84,13 @@ def test_who_remembers_at_the_same_time_loses_nothing(tmp_path: Path) -> None:
     at_once(*(partial(KnownTrackers(met).remember, *pair) for pair in trackers.items()))
     assert {address: KnownTrackers(met).key(address) for address in trackers} == trackers
 
-    path = tmp_path / "settings.json"
+    path, terminal = tmp_path / "settings.json", tmp_path / "terminal.json"
     for number in range(1, 6):
         answers: dict[str, Any] = {"swarm": f"s{number}", "model": f"m{number}", "cache_bytes": number}
         at_once(*(partial(remember, path, **{name: answer}) for name, answer in answers.items()))
         assert load_remembered(path) == Remembered(**answers)
+        at_once(partial(keep, terminal, place=f"p{number}"), partial(keep, terminal, lend_ram_bytes=number))
+        assert (load(terminal).place, load(terminal).lend_ram_bytes) == (f"p{number}", number)
 
 
 def test_what_is_known_already_is_not_written_again(tmp_path: Path) -> None:

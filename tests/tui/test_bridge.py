@@ -13,6 +13,7 @@ from tui.backend import Ask, Backend, Turn
 from tui.bridge import Bridge
 from tui.messages import EndReason, Event, Failed, Finished, Text
 from tui.options import Sampling
+from tui.problems import NotThere
 
 ASK = Ask((Turn("user", "x"),), Sampling())
 
@@ -74,7 +75,7 @@ def test_a_backend_that_cannot_be_made_is_told_to_whoever_asks() -> None:
         bridge = Bridge(broken)
         bridge.start()
         assert await gather(bridge) == [[Failed("no such weights")]]
-        with pytest.raises(RuntimeError, match="no such weights"):
+        with pytest.raises(NotThere, match="no such weights"):
             await bridge.call(lambda backend: backend.models())
         await bridge.close()
 

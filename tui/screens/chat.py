@@ -9,7 +9,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.timer import Timer
 
-from swarm.system import words_of_system
 from tui import document, report
 from tui.backend import Ask, Backend
 from tui.cleaner import clean, clean_line
@@ -28,6 +27,7 @@ from tui.messages import (
     Text,
 )
 from tui.preferences import History
+from tui.problems import explain
 from tui.reply import Reply
 from tui.report import Table
 from tui.screens.conversations import ConversationsScreen
@@ -233,10 +233,10 @@ class ChatScreen(Talk):
         async def wait() -> None:
             try:
                 result = await self.swarm_app.bridge.call(work)
-            except OSError as error:
-                self.say(f"{words_of_system(error)}.", "error")
-            except (ValueError, RuntimeError) as error:
+            except ValueError as error:
                 self.say(str(error), "error")
+            except Exception as error:  # noqa: BLE001 - whatever it is, the user must see it, and may go on
+                self.say(explain(error), "error")
             else:
                 then(result)
 
@@ -344,6 +344,10 @@ class ChatScreen(Talk):
         """Send, or do."""
         self.query_one(Completions).offer(())
         self.controller.submit(message.text)
+
+    def on_editor_forgotten(self, message: Editor.Forgotten) -> None:
+        """Say that a line will not be found again."""
+        self.tell(f"Not kept in the history: {explain(message.reason)}")
 
     def on_editor_completing(self, message: Editor.Completing) -> None:
         """Show what could complete the line."""

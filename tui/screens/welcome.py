@@ -24,6 +24,7 @@ from tui.cleaner import clean, clean_line
 from tui.machine import Machine
 from tui.messages import Connected, Event, Failed, Progress
 from tui.palette import Palette
+from tui.problems import NotThere
 from tui.screens.models import describe
 from tui.status import describe as describe_progress
 from tui.theme import palette_of
@@ -82,13 +83,21 @@ class WelcomeScreen(Screen[Answers]):
     ]
 
     def __init__(
-        self, machine: Machine, *, target: str = "", model: str = "", ask_lending: bool = True
+        self,
+        machine: Machine,
+        *,
+        target: str = "",
+        model: str = "",
+        ask_lending: bool = True,
+        problem: str = "",
     ) -> None:
+        """`problem`: what to say first."""
         super().__init__()
         self._machine = machine
         self._target = target
         self._model = model
         self._ask_lending = ask_lending
+        self._problem = problem
         self._found: Sequence[Found] = ()
         self._models: Sequence[ModelView] = ()
         self._busy = False
@@ -138,7 +147,7 @@ class WelcomeScreen(Screen[Answers]):
         self.query_one("#disk", Input).border_title = "disk"
         self.query_one("#ram", Input).border_title = "memory"
         self.query_one("#target", Input).focus()
-        self._tell("")
+        self._tell(self._problem)
         self.run_worker(self._look(), exit_on_error=False)
 
     # Step 1: where
@@ -147,7 +156,7 @@ class WelcomeScreen(Screen[Answers]):
         bridge = cast("SwarmApp", self.app).bridge
         try:
             self._found = await bridge.call(lambda backend: backend.discover(1.5))
-        except (OSError, RuntimeError):
+        except (OSError, NotThere):
             self._found = ()
         looking = self.query_one("#looking", Static)
         if not self._found:

@@ -41,6 +41,12 @@ class Editor(TextArea):
         text: str
 
     @dataclass
+    class Forgotten(Message):
+        """What was sent could not be added to the history."""
+
+        reason: OSError
+
+    @dataclass
     class Completing(Message):
         """Other completions are possible now."""
 
@@ -110,7 +116,10 @@ class Editor(TextArea):
     def _submit(self) -> None:
         text = self.text
         if text.strip():
-            self._history.add(text)
+            try:
+                self._history.add(text)
+            except OSError as error:
+                self.post_message(self.Forgotten(error))
             self.put("")
             self.post_message(self.Submitted(text))
 
