@@ -7,6 +7,7 @@ there must prove itself as any other.
 
 from __future__ import annotations
 
+import secrets
 import socket
 import threading
 import time
@@ -14,17 +15,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 
+from swarm.errors import clean_text
 from tui.views import Found
 
 SERVICE = "_swarm-moe._tcp.local."
 _RESOLVE_MS = 1000
+_LABEL_BYTES = 60
+"""A label of the domain name system has 63; three are left to tell two of one name apart."""
 
 
 def swarms(seconds: float, interfaces: Sequence[str] | None = None) -> tuple[Found, ...]:
     """What answers within some seconds, by name. OSError: the network cannot be asked."""
     if find_spec("zeroconf") is None:
         return ()
-    from zeroconf import InterfaceChoice, ServiceBrowser, ServiceStateChange, Zeroconf
+    from zeroconf import Error, InterfaceChoice, ServiceBrowser, ServiceStateChange, Zeroconf
 
     found: dict[str, Found] = {}
     lock = threading.Lock()
@@ -32,7 +36,10 @@ def swarms(seconds: float, interfaces: Sequence[str] | None = None) -> tuple[Fou
     def changed(zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange) -> None:
         if state_change is not ServiceStateChange.Added:
             return
-        info = zeroconf.get_service_info(service_type, name, _RESOLVE_MS)
+        try:
+            info = zeroconf.get_service_info(service_type, name, _RESOLVE_MS)
+        except Error:  # a name that breaks the rules for names
+            return
         if info is None or not info.port:
             return
         for host in info.parsed_scoped_addresses():
@@ -59,19 +66,27 @@ def announced(
     if find_spec("zeroconf") is None:
         yield
         return
-    from zeroconf import InterfaceChoice, ServiceInfo, Zeroconf
+    from zeroconf import Error, InterfaceChoice, ServiceInfo, Zeroconf
 
     packed = [
         socket.inet_pton(socket.AF_INET6 if ":" in item else socket.AF_INET, item) for item in addresses
     ]
-    label = name.replace(".", " ")[:60] or "swarm"
-    info = ServiceInfo(
-        SERVICE, f"{label}.{SERVICE}", port=port, addresses=packed, server=f"swarm-{port}.local."
-    )
+    # Two machines may use one port: a host name that both had would lead to either.
+    host = f"swarm-{secrets.token_hex(4)}.local."
+    info = ServiceInfo(SERVICE, f"{_label(name)}.{SERVICE}", port=port, addresses=packed, server=host)
     zeroconf = Zeroconf(interfaces=list(interfaces) if interfaces else InterfaceChoice.All)
     try:
-        zeroconf.register_service(info, allow_name_change=True)
+        try:
+            zeroconf.register_service(info, allow_name_change=True)
+        except Error as error:
+            raise OSError(f"{type(error).__name__}: {error}") from error
         yield
         zeroconf.unregister_service(info)
     finally:
         zeroconf.close()
+
+
+def _label(name: str) -> str:
+    """A name of any kind as one label: without dots and control characters, short enough, never empty."""
+    line = " ".join(clean_text(name).replace(".", " ").split())
+    return line.encode()[:_LABEL_BYTES].decode("utf-8", "ignore").strip() or "swarm"
