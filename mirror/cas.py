@@ -19,7 +19,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 from blake3 import blake3
@@ -27,7 +27,9 @@ from blake3 import blake3
 from mirror.errors import WrongBytes
 from mirror.files import Disk, Files, Stamp
 from mirror.memory import buffer_of
+from mirror.room import Room, measure
 from mirror.space import Kept, Space
+from mirror.tree import Chunk
 
 TAG_BYTES = 32
 SYNC_BYTES = 1 << 30
@@ -177,6 +179,12 @@ class Store:
     def kept(self) -> Iterator[Kept]:
         """Every chunk in the store, not checked."""
         return self._space.kept()
+
+    def room_for(self, chunks: Iterable[Chunk]) -> Room:
+        """The room there is for these chunks, all of them to be here at the same time."""
+        wanted = {chunk.address: chunk.size + TAG_BYTES for chunk in chunks}
+        free_bytes = self._files.free_bytes(self.root)
+        return measure(wanted, self.kept(), self._space.pins.all(), free_bytes, self.limit_bytes)
 
     def pin(self, name: str, addresses: Collection[bytes]) -> None:
         """Keeps exactly these chunks from eviction and gc under `name`, for every process and across

@@ -7,6 +7,7 @@ order, cut it short or make any one step fail. `Disk` is the real one.
 import ctypes
 import fcntl
 import os
+import shutil
 import stat
 import sys
 from collections.abc import Sequence
@@ -83,6 +84,10 @@ class Files(Protocol):
 
     def sync(self, path: str) -> None:
         """Returns when everything written to the file system that holds `path` would survive a power loss."""
+
+    def free_bytes(self, path: str) -> int:
+        """What the file system that holds `path` has left for us."""
+        ...
 
     def lock(self, path: str, *, exclusive: bool, wait: bool) -> int:
         """Locks a file, making it if need be, until `unlock` or the end of the process.
@@ -171,6 +176,9 @@ class Disk:
                 os.close(descriptor)
         else:
             os.sync()
+
+    def free_bytes(self, path: str) -> int:
+        return shutil.disk_usage(path).free
 
     def lock(self, path: str, *, exclusive: bool, wait: bool) -> int:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -150,12 +150,17 @@ def prefetch(invite: str | None, tracker: str | None, token: str | None, model: 
     """Fetch all of a model, so that it can be used offline."""
     from swarm.cli.joining import joined
     from swarm.cli.output import byte_progress, say
+    from swarm.peers.room import find_room
     from swarm.units import format_bytes
 
     with joined(parse_target(invite, tracker), token) as (network, session):
         found = network.call(session.open_model, model)
         tree = found.mirror.tree
         before = found.mirror.progress
+        room = network.call(find_room, found.mirror, found.described)
+        if room.lacking_bytes:
+            come, free = format_bytes(room.lacking_bytes), format_bytes(room.disk_bytes)
+            say(f"{come} of {found.info.name} are to be fetched; {free} of disk are free.")
         with byte_progress(f"Fetching {found.info.name}") as show:
             network.call(found.fetch_all, lambda done: show(done, tree.total_bytes, ""))
         fetched = found.mirror.progress.fetched_bytes - before.fetched_bytes

@@ -97,6 +97,7 @@ async def lend_disk(request: Request, size_bytes: int) -> bool:
         maintainer = Maintainer()
         lending = Lending(on_change=report.lending)
         donor = DiskDonor(joined.session, joined.model, size_bytes, maintainer, lending)
+        await donor.open()
 
         def served() -> None:
             report.served(maintainer.served.chunks, maintainer.served.bytes)

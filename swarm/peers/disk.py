@@ -15,6 +15,7 @@ from swarm.peers.announce import Announcer
 from swarm.peers.donor import Lending, keep_settled
 from swarm.peers.maintainer import ChunkNotHere, Maintainer
 from swarm.peers.models import OpenModel
+from swarm.peers.room import find_room
 from swarm.peers.session import Session
 from swarm.trust.manifest import CHUNK_BYTES
 from swarm.wire.holdings import EMPTY, IndexSet
@@ -22,6 +23,7 @@ from swarm.wire.messages.tracker import AssignChunks, Assigned, HeartbeatSeen
 
 FETCHED_AT_ONCE = 64
 """Chunks that are fetched before they are announced."""
+_WHAT, _REMEDY = "What is lent", "or lend less, with a smaller --size"
 
 
 class StoredChunks:
@@ -56,6 +58,7 @@ class DiskDonor:
     ) -> None:
         self._session = session
         self._model = model
+        self._size_bytes = size_bytes
         self._capacity = size_bytes // CHUNK_BYTES
         self._assigned = EMPTY
         self.lending = lending
@@ -63,6 +66,10 @@ class DiskDonor:
         self._root = model.signed.manifest.root
         self._maintainer = maintainer
         maintainer.models[self._root] = self.chunks
+
+    async def open(self) -> None:
+        """Makes sure that there is room for what is lent. Raises NoRoom, LimitTooLow, OSError."""
+        await find_room(self._model.mirror, _WHAT, most_bytes=self._size_bytes, remedy=_REMEDY)
 
     async def run(self, announcer: Announcer, seen: trio.MemoryReceiveChannel[HeartbeatSeen]) -> None:
         """Keeps what the tracker assigns, until cancelled."""
@@ -77,7 +84,9 @@ class DiskDonor:
         self._assigned = wanted = IndexSet.decode(answer.payload, tree.chunk_count)
         chunks.ready = chunks.ready & wanted
         self.lending.now(state="fetching", assigned=len(wanted), ready=len(chunks.ready), problem="")
-        pins = {tree.chunk(index).address for index in wanted}
+        lent = [tree.chunk(index) for index in wanted]
+        await find_room(self._model.mirror, _WHAT, chunks=lent, remedy=_REMEDY)
+        pins = {chunk.address for chunk in lent}
         await trio.to_thread.run_sync(store.pin, _pin(self._root), pins)
         announcer.changed()
         await fetch_into(chunks, wanted, self._model.mirror, self.lending, announcer)

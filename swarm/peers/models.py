@@ -94,6 +94,11 @@ class OpenModel:
     notices: tuple[str, ...]
     """What a user should know about it, such as how old it is when the swarm does not answer."""
 
+    @property
+    def described(self) -> str:
+        """The model as a sentence names it."""
+        return f"“{self.info.name}” version {self.signed.manifest.version}"
+
     async def fetch_all(self, show: Callable[[int], None] = lambda _: None) -> None:
         """Brings all of the model to this machine; `show` hears now and then of the bytes that are here.
 

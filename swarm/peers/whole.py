@@ -17,6 +17,7 @@ from swarm.peers.donor import Lending, keep_settled
 from swarm.peers.inventory import hash_files, list_files
 from swarm.peers.maintainer import DirectoryChunks, Maintainer, watch
 from swarm.peers.models import OpenModel
+from swarm.peers.room import find_room
 from swarm.peers.session import Session
 from swarm.trust.manifest import Manifest
 from swarm.wire.holdings import IndexSet
@@ -49,9 +50,14 @@ class WholeModel:
         self.lending = lending
 
     async def open(self) -> None:
-        """Makes sure of the copy. Raises NotThatModel, OSError, the errors of `inventory`."""
+        """Makes sure of the copy, or that there is room for one.
+
+        Raises NotThatModel, NoRoom, LimitTooLow, OSError, the errors of `inventory`.
+        """
         if self._copy is not None:
             self._copied = await self._checked(self._copy, self._model.signed.manifest)
+        else:
+            await find_room(self._model.mirror, self._model.described)
 
     async def run(self, announcer: Announcer, seen: trio.MemoryReceiveChannel[HeartbeatSeen]) -> None:
         """Serves, and follows the model's later versions, until cancelled."""
@@ -91,6 +97,7 @@ class WholeModel:
             announcer.changed()
             return
         chunks = StoredChunks(tree, store)
+        await find_room(model.mirror, model.described)
         wanted = IndexSet.full(tree.chunk_count)
         self.lending.now(state="fetching", assigned=len(wanted), ready=0, problem="")
         await trio.to_thread.run_sync(store.pin, _pin(manifest), {tree.chunk(i).address for i in wanted})

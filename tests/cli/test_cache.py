@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from mirror.cas import TAG_BYTES
 from swarm.cli.frame import run
 from swarm.demo.generated import write_checkpoint
+from swarm.units import format_bytes
 from tests.e2e.hosts import Host, hosting
 
 Ask = Callable[..., dict[str, object]]
@@ -84,6 +86,32 @@ def test_chunks_of_an_earlier_version_are_orphans(
     assert orphans >= (model / "model.safetensors").stat().st_size
     assert int(str(ask("cache", "gc")["freed_bytes"])) >= orphans
     assert ask("cache", "list")["orphan_bytes"] == 0
+
+
+def test_what_will_not_fit_is_not_begun(
+    host: Host, model: Path, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = [1000]
+    monkeypatch.setattr("mirror.files.Disk.free_bytes", lambda *_: free[0])
+    need = format_bytes(sum(path.stat().st_size + TAG_BYTES for path in model.iterdir()))
+    chunks = home / "cache" / "chunks"
+    assert run(["cache", "prefetch", host.invite]) == 1
+    said = capsys.readouterr().err
+    assert f"“model” version 1 needs {need} more on the disk of {chunks}, and 1.0 kB are free there" in said
+    assert "swarm cache gc" in said
+    assert not [path for path in (chunks / "chunks").rglob("*") if path.is_file()]
+
+    free[0] = 1 << 40
+    assert run(["cache", "limit", "10kB"]) == 0
+    assert run(["cache", "prefetch", host.invite]) == 1
+    assert f"needs {need} on this machine, and `swarm cache limit` leaves 10.0 kB" in capsys.readouterr().err
+    assert run(["cache", "limit", "none"]) == 0
+    assert run(["cache", "prefetch", host.invite]) == 0
+    assert f"{need} of model are to be fetched; 1.1 TB of disk are free" in capsys.readouterr().err
+
+    free[0] = 0
+    assert run(["cache", "prefetch", host.invite]) == 0, "all of it is here"
+    assert "to be fetched" not in capsys.readouterr().err
 
 
 def test_the_limit_is_remembered(ask: Ask) -> None:

@@ -37,6 +37,7 @@ class MemoryDisk:
         self.directories: set[str] = {"/"}
         self.names: dict[str, Inode] = {}
         self.log: list[Operation] = []
+        self.free = 1 << 50
         self._inodes: dict[int, Inode] = {}
         self._numbers = count(1)
         self._open: dict[int, Inode] = {}
@@ -50,6 +51,9 @@ class MemoryDisk:
             while path not in self.directories:
                 self._do("mkdir", path)
                 path = os.path.dirname(path)  # noqa: PTH120
+
+    def free_bytes(self, path: str) -> int:
+        return self.free
 
     def remove_directory(self, path: str) -> None:
         if any(name.startswith(path + "/") for name in self.names):

@@ -20,8 +20,9 @@ from swarm.peers.inventory import hash_files, list_files
 from swarm.peers.maintainer import DirectoryChunks, Maintainer
 from swarm.peers.membership import Listening, Swarming, member
 from swarm.peers.operator import publish
+from swarm.peers.room import LimitTooLow, NoRoom
 from swarm.peers.session import Session, join
-from swarm.peers.settings import Home
+from swarm.peers.settings import Home, remember
 from swarm.peers.target import parse_target
 from swarm.peers.whole import NotThatModel, WholeModel
 from swarm.trust.identity import Identity
@@ -100,6 +101,7 @@ async def further(
         opened, lending = await here.session.open_model(), Lending(on_change=report.take)
         if disk:
             donor = DiskDonor(here.session, opened, 1 << 30, maintainer, lending)
+            await donor.open()
             nursery.start_soon(donor.run, here.announcer, here.seen)
         else:
             whole = WholeModel(here.session, opened, maintainer, lending, copy)
@@ -221,6 +223,37 @@ async def followed(report: Report, maintainer: Maintainer, root: bytes, chunks: 
             assert report.announcer is not None
             report.announcer.changed()  # else the next sign of life is seconds away
             await trio.sleep(0.05)
+
+
+@pytest.mark.parametrize("disk", [False, True])
+async def test_what_will_not_fit_is_refused_before_it_is_fetched(
+    plan: Plan, tmp_path: Path, disk: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free, home, report = [CHUNK_BYTES], home_at(tmp_path / "b"), Report()
+    monkeypatch.setattr("mirror.files.Disk.free_bytes", lambda *_: free[0])
+    async with hosted(plan) as host:
+        with pytest.raises(NoRoom, match=r"needs \d.* MB more on the disk of .*, and 1.0 MB are free"):
+            async with further(host.invite, home, report, disk=disk):
+                pass
+        remember(home_at(tmp_path / "c").settings, cache_bytes=CHUNK_BYTES)
+        with pytest.raises(LimitTooLow, match=r"`swarm cache limit` leaves 1.0 MB for it"):
+            async with further(host.invite, home_at(tmp_path / "c"), report, disk=disk):
+                pass
+        assert not report.told
+        free[0] = 1 << 40
+        async with further(host.invite, home, report, disk=disk) as maintainer:
+            await report.until("running")
+            chunks = len(maintainer.models[host.publication.root].held())
+            free[0] = 0
+            (plan.model / "more.bin").write_bytes(b"1" * CHUNK_BYTES + b"2" * CHUNK_BYTES)
+            async with renewed(host.invite, home_at(tmp_path / "d"), plan, 2):
+                with trio.fail_after(60):
+                    while not any("1.0 MB more on the disk" in told[3] for told in report.told):
+                        assert report.announcer is not None
+                        report.announcer.changed()  # else the next sign of life is seconds away
+                        await trio.sleep(0.05)
+            if not disk:
+                assert len(maintainer.models[host.publication.root].held()) == chunks, "the old one is served"
 
 
 async def test_a_copy_serves_at_once_and_a_wrong_one_is_refused(plan: Plan, tmp_path: Path) -> None:
