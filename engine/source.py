@@ -8,7 +8,7 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -46,7 +46,8 @@ class DirectorySource:
     `directory` may also be a GGUF file: then that file, or all of its parts, is all there is.
     """
 
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
+    def __init__(self, directory: str | os.PathLike[str], only: Collection[str] | None = None) -> None:
+        """`only`: the files that count; None: all that lie there."""
         given = Path(directory)
         single = given.suffix == ".gguf" and given.is_file()
         self.directory = given.parent if single else given
@@ -57,7 +58,9 @@ class DirectorySource:
         self._sizes = {
             entry.name: entry.stat().st_size
             for entry in sorted(self.directory.iterdir())
-            if stat.S_ISREG(_mode(entry)) and (not single or _same_model(given.name, entry.name))
+            if (only is None or entry.name in only)
+            and stat.S_ISREG(_mode(entry))
+            and (not single or _same_model(given.name, entry.name))
         }
         self._descriptors: dict[str, int] = {}
         self._lock = threading.Lock()

@@ -141,15 +141,17 @@ def command(
     paths = home()
     publication = None if signed is None else read_publication(signed)
     operator = operator_of(paths, key_file) if publication is None else None
+    only = None
     if publication is not None:
         name = publication.signed.manifest.name
+        only = {entry.path for entry in publication.signed.manifest.files}
     join = None if tracker is None else parse_target(tracker, token)
     plan = Plan(
         directory=directory,
         name=name or directory.resolve().name,
         place=Place(listen, port, advertise),
         paths=paths,
-        facts=inspect(directory),
+        facts=inspect(directory, only),
         identity=identity_of(paths),
         operator=operator,
         keyring=None if operator is None else load_keyring(key_file or paths.operator_key, operator),

@@ -30,7 +30,7 @@ from swarm.peers.announce import Announcer, Reach
 from swarm.peers.banks import UnchangedDirectory, layout_of, open_experts, warm
 from swarm.peers.executor import Executor, profile_of, whole_bank
 from swarm.peers.inspect import ModelFacts
-from swarm.peers.inventory import HashedFile, HashProgress, hash_files, list_files
+from swarm.peers.inventory import HashedFile, HashProgress, hash_files, hash_signed, list_files
 from swarm.peers.links import Links
 from swarm.peers.maintainer import DirectoryChunks, Maintainer, watch
 from swarm.peers.metrics import (
@@ -60,10 +60,6 @@ RENEWAL_CHECK_S = 3600.0
 LIMITS = rpc.Limits(bytes_in_flight=16 << 20)
 """Payloads take about three times this while they are read, ciphered and sent; with all that a server holds
 beside them it stays under 256 MiB, however many peers ask."""
-
-
-class SignedOtherwise(SwarmError):
-    """The files in {directory} are not those that were signed; copy them again, or sign these."""
 
 
 @dataclass(frozen=True)
@@ -246,8 +242,6 @@ class _Server:
 
 def _publish(plan: Plan, files: tuple[HashedFile, ...]) -> Publication:
     if plan.signed is not None:
-        if plan.signed.signed.manifest.files != tuple(file.entry for file in files):
-            raise SignedOtherwise(directory=plan.directory)
         return plan.signed
     assert plan.operator is not None
     return publish(
@@ -274,9 +268,11 @@ async def _hash(plan: Plan) -> tuple[HashedFile, ...]:
                     raise _Stopped
                 show(step.done_bytes, step.total_bytes, step.path)
 
-            return hash_files(
-                plan.directory, list_files(plan.directory), plan.paths.hashes, progress=progress
-            )
+            directory, kept = plan.directory, plan.paths.hashes
+            if plan.signed is None:
+                return hash_files(directory, list_files(directory), kept, progress=progress)
+            signed = plan.signed.signed.manifest
+            return hash_signed(directory, signed, kept, otherwise="sign what is there now", progress=progress)
 
     try:
         return await trio.to_thread.run_sync(work, abandon_on_cancel=True)

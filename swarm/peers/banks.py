@@ -59,15 +59,14 @@ def warm(bank: ExpertBank, experts: list[tuple[int, int]]) -> None:
 
 
 class UnchangedDirectory(DirectorySource):
-    """A served directory, for its executor: a file that is not the one that was signed is not read any more."""
+    """A served directory, for its executor: only what was signed is there, and only while it is unchanged."""
 
     def __init__(self, directory: Path, files: tuple[HashedFile, ...]) -> None:
-        super().__init__(directory)
         self._states = {file.entry.path: file.state for file in files}
+        super().__init__(directory, self._states)
 
     def read(self, path: str, offset: int, length: int) -> memoryview:
         data = super().read(path, offset, length)
-        expected = self._states.get(path)
-        if expected is not None and FileState.of((self.directory / path).stat()) != expected:
+        if FileState.of((self.directory / path).stat()) != self._states[path]:
             raise OSError(f"{path} changed since it was signed")
         return data

@@ -1,5 +1,6 @@
 """Looking at a model directory before anybody is told of it: is it whole, and can the engine run it?"""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,14 +25,16 @@ class ModelFacts:
     """Stored number formats, the one with most bytes first."""
 
 
-def inspect(directory: Path) -> ModelFacts:
+def inspect(directory: Path, only: Collection[str] | None = None) -> ModelFacts:
     """Reads config.json, every header, the tokenizer and the template, but not the weights.
+
+    `only`: the files that are the model; None: all that lie there.
 
     Raises:
         EngineError: something is missing, cut short, hostile, or of a family that the engine does not know.
         OSError: a file cannot be read.
     """
-    with DirectorySource(directory) as source:
+    with DirectorySource(directory, only) as source:
         config_in(source, directory)
         checkpoint = Checkpoint.open(source)
         facts = facts_of(checkpoint)

@@ -19,7 +19,7 @@ import cbor2
 from engine.source import DirectorySource
 from swarm.errors import SwarmError
 from swarm.trust.files import write_atomically
-from swarm.trust.manifest import CHUNK_BYTES, Digests, FileEntry
+from swarm.trust.manifest import CHUNK_BYTES, Digests, FileEntry, Manifest
 
 # Left behind by editors, downloaders and version control; not part of a model.
 _TRANSIENT = (".tmp", ".part", ".partial", ".incomplete", ".lock", ".crdownload", ".swp", "~")
@@ -45,6 +45,11 @@ class OddFile(SwarmError):
 
 class BrokenLink(SwarmError):
     """{path} is a link to {target}, which is not there; download the file again, or remove the link."""
+
+
+class NotThatModel(SwarmError):
+    """{directory} is not {model} version {version} as its operator signed it: {difference}. Copy the model again, or
+    {otherwise}."""
 
 
 class ChangedWhileHashing(SwarmError):
@@ -184,6 +189,47 @@ def hash_files(
         HashedFile(FileEntry(path, files[path].size, found or Digests(b"")), files[path])
         for path, found in hashes.items()
     )
+
+
+def hash_signed(
+    directory: Path,
+    manifest: Manifest,
+    kept: Path,
+    *,
+    otherwise: str,
+    progress: Callable[[HashProgress], None] = lambda _: None,
+) -> tuple[HashedFile, ...]:
+    """The files of a signed manifest, as they are in a directory that is a copy of the model, hashed and the same.
+
+    What else lies there is no part of what was signed, and is not read. `otherwise`: what to do instead of copying
+    the model again, for the error.
+
+    Raises:
+        NotThatModel: a file is missing, or is another one.
+        NotADirectory, NothingToServe, OddFile, BrokenLink, ChangedWhileHashing, OSError: as the two above.
+    """
+
+    def differs(difference: str) -> NotThatModel:
+        return NotThatModel(
+            directory=directory,
+            model=manifest.name,
+            version=manifest.version,
+            difference=difference,
+            otherwise=otherwise,
+        )
+
+    listed = list_files(directory)
+    for entry in manifest.files:
+        if entry.path not in listed:
+            raise differs(f"{entry.path} is missing")
+        if listed[entry.path].size != entry.size:
+            raise differs(f"{entry.path} has other content")
+    wanted = {entry.path: listed[entry.path] for entry in manifest.files}
+    hashed = hash_files(directory, wanted, kept, progress=progress)
+    for entry, file in zip(manifest.files, hashed, strict=True):
+        if file.entry != entry:
+            raise differs(f"{entry.path} has other content")
+    return hashed
 
 
 def _require_unchanged(path: Path, state: FileState) -> None:

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import trio
 
-from swarm.errors import SwarmError
 from swarm.peers.announce import Announcer
 from swarm.peers.disk import StoredChunks, fetch_into
 from swarm.peers.donor import Lending, keep_settled
-from swarm.peers.inventory import hash_files, list_files
+from swarm.peers.inventory import hash_signed
 from swarm.peers.maintainer import DirectoryChunks, Maintainer, watch
 from swarm.peers.models import OpenModel
 from swarm.peers.room import find_room
@@ -23,10 +22,7 @@ from swarm.trust.manifest import Manifest
 from swarm.wire.holdings import IndexSet
 from swarm.wire.messages.tracker import HeartbeatSeen
 
-
-class NotThatModel(SwarmError):
-    """{directory} is not {model} version {version} as its operator signed it: {difference}. Copy the model again, or
-    give its name instead of the directory, and it is fetched."""
+_OTHERWISE = "give its name instead of the directory, and it is fetched"
 
 
 class WholeModel:
@@ -119,21 +115,8 @@ class WholeModel:
 
     async def _checked(self, directory: Path, manifest: Manifest) -> DirectoryChunks:
         """The directory's chunks, once they are known to be those of the manifest."""
-        listed = await trio.to_thread.run_sync(list_files, directory)
-        hashing = partial(hash_files, directory, listed, self._session.home.hashes)
-        found = {file.entry.path: file for file in await trio.to_thread.run_sync(hashing)}
-        for entry in manifest.files:
-            if entry.path not in found:
-                difference = f"{entry.path} is missing"
-            elif found[entry.path].entry != entry:
-                difference = f"{entry.path} has other content"
-            else:
-                continue
-            raise NotThatModel(
-                directory=directory, model=manifest.name, version=manifest.version, difference=difference
-            )
-        # What lies beside the model's files is not served: it is no part of what was signed.
-        files = [found[entry.path] for entry in manifest.files]
+        hashing = partial(hash_signed, directory, manifest, self._session.home.hashes, otherwise=_OTHERWISE)
+        files = await trio.to_thread.run_sync(hashing)
         return DirectoryChunks(directory, files, lambda path: trio.from_thread.run_sync(self._lost, path))
 
 

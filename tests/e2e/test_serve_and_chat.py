@@ -1,6 +1,7 @@
 """Two processes, empty homes: over the swarm as locally, and the network may go away."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,6 +79,35 @@ def test_a_chat_says_the_same_locally_over_the_swarm_and_when_the_server_is_gone
     assert offline.stdout == local.stdout
     assert "Offline" in offline.stderr
     assert "version 1" in offline.stderr
+
+
+def state(folder: Path) -> dict[Path, tuple[int, ...]]:
+    """All that tells whether something in a folder was made, removed, written to, renamed or given another mode."""
+    return {
+        path: (found.st_ino, found.st_size, found.st_mode, found.st_mtime_ns, found.st_ctime_ns)
+        for path in (folder, *folder.rglob("*"))
+        for found in (path.stat(),)
+    }
+
+
+def test_serving_and_chatting_leave_the_models_directory_as_it_is(oracle: Path, tmp_path: Path) -> None:
+    model = Path(shutil.copytree(oracle / "olmoe", tmp_path / "model"))
+    (model / "deeper").mkdir()
+    before = state(model)
+    # So little memory that experts are kept in packed form on disk.
+    local = swarm(
+        tmp_path / "local", "chat", "--local", model, "--expert-ram", "40kB", *GREEDY, stdin=QUESTION
+    )
+    assert local.returncode == 0, local.stderr
+    assert any((tmp_path / "local").rglob("packed/*"))
+    assert state(model) == before
+    for _ in range(2):
+        with serving(tmp_path / "server", model) as served:
+            served.running.event("executing")
+            online = swarm(tmp_path / "client", "chat", served.invite, *GREEDY, stdin=QUESTION)
+            assert served.running.stop() == 0
+        assert online.returncode == 0, online.stderr
+        assert state(model) == before
 
 
 def test_what_the_server_ran_can_be_asked_again_when_it_is_gone(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from swarm.peers.disk import DiskDonor
 from swarm.peers.donor import ComputeDonor, Lending, Offer
 from swarm.peers.executor import Bank, Executor
 from swarm.peers.inspect import inspect
-from swarm.peers.inventory import hash_files, list_files
+from swarm.peers.inventory import NotThatModel, hash_files, list_files
 from swarm.peers.maintainer import DirectoryChunks, Maintainer
 from swarm.peers.membership import Listening, Swarming, member
 from swarm.peers.operator import publish
@@ -24,7 +24,7 @@ from swarm.peers.room import LimitTooLow, NoRoom
 from swarm.peers.session import Session, join
 from swarm.peers.settings import Home, remember
 from swarm.peers.target import parse_target
-from swarm.peers.whole import NotThatModel, WholeModel
+from swarm.peers.whole import WholeModel
 from swarm.trust.identity import Identity
 from swarm.trust.manifest import CHUNK_BYTES
 from swarm.wire.messages.tracker import HeartbeatSeen
