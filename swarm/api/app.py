@@ -2,25 +2,25 @@
 
 import hmac
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from swarm.api.asgi import Application, Message, Receive, Scope, Send
+from swarm.api.asgi import Message, Receive, Scope, Send
 from swarm.api.chat import answer_chat
 from swarm.api.completions import answer_text
 from swarm.api.errors import ApiError, from_failure
-from swarm.api.http import EventStream, Left, as_json, read_json, send_bytes, send_json
+from swarm.api.http import Client, EventStream, Left, as_json, headers_of, read_json, send_bytes, send_json
 from swarm.api.service import Service
 from swarm.api.shelf import Listed
 from swarm.api.wishes import parse_chat, parse_text
-from swarm.errors import SwarmError
 
 _log = logging.getLogger(__name__)
 Handler = Callable[[Scope, Receive, Send], Awaitable[None]]
+W = TypeVar("W")
 
 PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -73,8 +73,8 @@ class App:
             "/metrics": {"GET": self._metrics},
             "/v1/models": {"GET": self._models},
             "/v1/swarm": {"GET": self._swarm},
-            "/v1/chat/completions": {"POST": self._chat},
-            "/v1/completions": {"POST": self._text},
+            "/v1/chat/completions": {"POST": partial(self._complete, parse_chat, answer_chat)},
+            "/v1/completions": {"POST": partial(self._complete, parse_text, answer_text)},
             **{path: {"GET": partial(self._static, path)} for path in PAGE},
         }
 
@@ -117,17 +117,17 @@ class App:
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         rules, path, method = self._rules, scope["path"], scope["method"]
-        headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = headers_of(scope)
         if self._requests > rules.most_requests:
             raise ApiError(503, "Too many requests at once; try again in a moment.", retry_after_s=1)
-        if rules.local_only and _host(headers.get(b"host", "")) not in LOOPBACK:
+        if rules.local_only and _host(headers.get("host", "")) not in LOOPBACK:
             raise ApiError(403, "This server answers only to this machine's own name, such as localhost.")
         route = self._routes.get(path)
         if route is None and path.startswith("/v1/models/"):
             route = {"GET": self._model}
         if route is None:
             raise ApiError(404, f"There is nothing at {path[:200]}.", code="not_found")
-        if method == "OPTIONS" and headers.get(b"access-control-request-method"):
+        if method == "OPTIONS" and headers.get("access-control-request-method"):
             await send_bytes(send, b"", "text/plain", 204)
             return
         handler = route.get("GET" if method == "HEAD" else method)
@@ -140,22 +140,21 @@ class App:
             )
         await handler(scope, receive, send)
 
-    def _is_known(self, headers: dict[bytes, str]) -> bool:
+    def _is_known(self, headers: Mapping[str, str]) -> bool:
         if self._rules.key is None:
             return True
-        scheme, _, key = headers.get(b"authorization", "").partition(" ")
+        scheme, _, key = headers.get("authorization", "").partition(" ")
         same = hmac.compare_digest(key.strip().encode("latin-1"), self._rules.key.encode())
         return scheme.lower() == "bearer" and same
 
     def _extra(self, scope: Scope) -> list[tuple[bytes, bytes]]:
         """Headers of every answer: what keeps a browser safe, and leave for other sites' pages, if given."""
         extra = [(name.encode(), value.encode()) for name, value in SAFE.items()]
-        origin = next((value for name, value in scope["headers"] if name.lower() == b"origin"), None)
-        origins = self._rules.origins
-        if origin is not None and ("*" in origins or origin.decode("latin-1") in origins):
+        origin, origins = headers_of(scope).get("origin"), self._rules.origins
+        if origin is not None and ("*" in origins or origin in origins):
             extra = [pair for pair in extra if pair[0] != b"cross-origin-resource-policy"]
             extra += [
-                (b"access-control-allow-origin", origin),
+                (b"access-control-allow-origin", origin.encode("latin-1")),
                 (b"access-control-allow-headers", b"authorization, content-type"),
                 (b"access-control-allow-methods", b"GET, POST"),
                 (b"vary", b"origin"),
@@ -163,10 +162,7 @@ class App:
         return extra
 
     async def _health(self, scope: Scope, receive: Receive, send: Send) -> None:
-        load = self._service.scheduler.load()
-        await send_json(
-            send, {"status": "ok", "slots": load.slots, "running": load.running, "waiting": load.waiting}
-        )
+        await send_json(send, {"status": "ok", **self._busy()})
 
     async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         load, loaded = self._service.scheduler.load(), self._service.shelf.loaded
@@ -181,22 +177,12 @@ class App:
         await send_bytes(send, text, "text/plain; version=0.0.4; charset=utf-8")
 
     async def _models(self, scope: Scope, receive: Receive, send: Send) -> None:
-        models = await self._listed()
+        models = await self._service.shelf.models()
         await send_json(send, {"object": "list", "data": [self._shown(model) for model in models]})
 
     async def _model(self, scope: Scope, receive: Receive, send: Send) -> None:
-        name = scope["path"].removeprefix("/v1/models/")
-        try:
-            found = await self._service.shelf.find(name)
-        except (SwarmError, OSError) as error:
-            raise from_failure(error) from error
+        found = await self._service.shelf.find(scope["path"].removeprefix("/v1/models/"))
         await send_json(send, self._shown(found))
-
-    async def _listed(self) -> tuple[Listed, ...]:
-        try:
-            return await self._service.shelf.models()
-        except (SwarmError, OSError) as error:
-            raise from_failure(error) from error
 
     def _shown(self, model: Listed) -> dict[str, Any]:
         loaded = next((found for found in self._service.shelf.loaded if found.name == model.name), None)
@@ -215,37 +201,36 @@ class App:
         return shown
 
     async def _swarm(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send_json(send, {**self._service.shelf.library.swarm(), **self._busy()})
+
+    def _busy(self) -> Mapping[str, int]:
         load = self._service.scheduler.load()
-        busy = {"slots": load.slots, "running": load.running, "waiting": load.waiting}
-        await send_json(send, {**self._service.shelf.library.swarm(), **busy})
+        return {"slots": load.slots, "running": load.running, "waiting": load.waiting}
 
     async def _static(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         body, kind = self._page[path]
         body = b"" if scope["method"] == "HEAD" else body
         await send_bytes(send, body, kind, headers={"cache-control": "no-cache"})
 
-    async def _chat(self, scope: Scope, receive: Receive, send: Send) -> None:
-        wish = parse_chat(await self._body(scope, receive))
-        stream = EventStream(send)
-        await self._answered(stream, answer_chat(self._service, wish, receive, stream, send))
-
-    async def _text(self, scope: Scope, receive: Receive, send: Send) -> None:
-        wish = parse_text(await self._body(scope, receive))
-        stream = EventStream(send)
-        await self._answered(stream, answer_text(self._service, wish, receive, stream, send))
-
-    async def _body(self, scope: Scope, receive: Receive) -> Any:
-        return await read_json(scope, receive, self._rules.body_bytes, self._rules.body_within_s)
-
-    async def _answered(self, stream: EventStream, answer: Awaitable[None]) -> None:
+    async def _complete(
+        self,
+        parse: Callable[[Any], W],
+        answer: Callable[[Service, W, Client], Awaitable[None]],
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        rules = self._rules
+        wish = parse(await read_json(scope, receive, rules.body_bytes, rules.body_within_s))
+        client = Client(receive, send, EventStream(send))
         try:
-            await answer
+            await answer(self._service, wish, client)
         except Left:
             raise
         except Exception as error:
-            if not stream.begun:
+            if not client.events.begun:
                 raise
-            await stream.end(_told(error).body())
+            await client.events.end(_told(error).body())
 
 
 def _told(failure: Exception) -> ApiError:
@@ -267,8 +252,3 @@ async def _lifespan(receive: Receive, send: Send) -> None:
         await send({"type": f"{message['type']}.complete"})
         if message["type"] == "lifespan.shutdown":
             return
-
-
-def make_app(service: Service, rules: Rules) -> Application:
-    """The application of a service."""
-    return App(service, rules)

@@ -1,37 +1,22 @@
 """POST /v1/chat/completions: OpenAI's chat completions, whole or as a stream of chunks."""
 
-import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from swarm.api.asgi import Receive, Send
-from swarm.api.http import EventStream, send_json, until_left
-from swarm.api.service import Anew, Piece, Replies, Service, Usage
+from swarm.api.answers import Chunks, Document, answer, head, usage
+from swarm.api.http import Client, EventStream
+from swarm.api.replies import Anew, Finished, Replies, Told
+from swarm.api.service import Service
 from swarm.api.transcript import Chance, Delta, chat_chances
 from swarm.api.wishes import ChatWish
-from swarm.wire.race import plain_errors
 
 
-async def answer_chat(
-    service: Service, wish: ChatWish, receive: Receive, stream: EventStream, send: Send
-) -> None:
-    """Answers a conversation. Raises Left, or why it cannot be answered, before or after the stream began."""
-    # What ends the answer is sent when nobody watches for the client any more: hypercorn says that it has left as soon
-    # as the answer is whole, and must not be cancelled while it closes the connection or gets it ready for the next.
-    async with until_left(receive):
-        if wish.common.stream:
-            async with plain_errors() as nursery:
-                nursery.start_soon(stream.keep_alive)
-                async with service.chat(wish) as replies:
-                    last = await _stream(replies, wish, stream)
-                nursery.cancel_scope.cancel()
-        else:
-            async with service.chat(wish) as replies:
-                answer = await _whole(replies, wish)
-    if wish.common.stream:
-        await stream.end(*last)
-    else:
-        await send_json(send, answer)
+async def answer_chat(service: Service, wish: ChatWish, client: Client) -> None:
+    """Answers a conversation; see `answer`."""
+    making = service.chat(wish)
+    await answer(client, wish.common, making, partial(_whole, wish), partial(_stream, wish))
 
 
 @dataclass
@@ -40,7 +25,7 @@ class _Message:
 
     text: str = ""
     thought: str = ""
-    calls: list[dict[str, Any]] = field(default_factory=list)
+    calls: list[Document] = field(default_factory=list)
     chances: list[Chance] = field(default_factory=list)
     finish: str | None = None
 
@@ -52,28 +37,25 @@ class _Message:
         self.chances += delta.chances
 
 
-async def _whole(replies: Replies, wish: ChatWish) -> dict[str, Any]:
+async def _whole(wish: ChatWish, replies: Replies) -> Document:
     choices = [_Message() for _ in range(wish.common.choices)]
-    async for piece in replies:
-        match piece:
+    async for event in replies:
+        match event:
+            case Told(number, delta):
+                choices[number].add(delta)
             case Anew(number):
                 choices[number] = _Message()
-            case Piece(number, None, finish):
+            case Finished(number, finish):
                 choices[number].finish = finish
-            case Piece(number, delta, _) if delta is not None:
-                choices[number].add(delta)
     return {
-        "id": new_id("chatcmpl"),
-        "object": "chat.completion",
-        "created": replies.created_s,
-        "model": replies.model,
+        **head(replies, "chatcmpl", "chat.completion"),
         "choices": [_choice(replies, wish, number, choice) for number, choice in enumerate(choices)],
-        "usage": usage_json(replies.usage),
+        "usage": usage(replies),
     }
 
 
-def _choice(replies: Replies, wish: ChatWish, number: int, choice: _Message) -> dict[str, Any]:
-    message: dict[str, Any] = {
+def _choice(replies: Replies, wish: ChatWish, number: int, choice: _Message) -> Document:
+    message: Document = {
         "role": "assistant",
         "content": choice.text if choice.text or not choice.calls else None,
         "refusal": None,
@@ -82,51 +64,47 @@ def _choice(replies: Replies, wish: ChatWish, number: int, choice: _Message) -> 
         message["reasoning_content"] = choice.thought
     if choice.calls:
         message["tool_calls"] = choice.calls
-    chances = None
-    if wish.common.logprobs is not None:
-        chances = {"content": chat_chances(replies.engine, choice.chances), "refusal": None}
-    return {"index": number, "message": message, "logprobs": chances, "finish_reason": choice.finish}
-
-
-async def _stream(replies: Replies, wish: ChatWish, stream: EventStream) -> list[dict[str, Any]]:
-    """Sends all but the last events, which it gives."""
-    head = {
-        "id": new_id("chatcmpl"),
-        "object": "chat.completion.chunk",
-        "created": replies.created_s,
-        "model": replies.model,
+    return {
+        "index": number,
+        "message": message,
+        "logprobs": _logprobs(replies, wish, choice.chances),
+        "finish_reason": choice.finish,
     }
-    extra = {"usage": None} if wish.common.include_usage else {}
 
-    def chunk(
-        number: int, delta: dict[str, Any], finish: str | None = None, chances: Any = None
-    ) -> dict[str, Any]:
-        choice = {"index": number, "delta": delta, "logprobs": chances, "finish_reason": finish}
-        return {**head, "choices": [choice], **extra}
+
+async def _stream(wish: ChatWish, replies: Replies, stream: EventStream) -> list[Document]:
+    """Sends all but the last events, which it gives."""
+    chunks = Chunks(replies, wish.common, "chatcmpl", "chat.completion.chunk")
+
+    def chunk(number: int, delta: Document, finish: str | None = None, logprobs: Any = None) -> Document:
+        return chunks.of({"index": number, "delta": delta, "logprobs": logprobs, "finish_reason": finish})
 
     calls = [0] * wish.common.choices
-    first = [
+    begin = [
         chunk(number, {"role": "assistant", "content": "", "refusal": None})
         for number in range(wish.common.choices)
     ]
-    begun = False
-    async for piece in replies:
-        if not begun:
-            begun = True
-            await stream.send(*first)
-        match piece:
-            case Piece(number, None, finish):
-                await stream.send(chunk(number, {}, finish))
-            case Piece(number, delta, _) if delta is not None:
-                chances = None
-                if wish.common.logprobs is not None:
-                    chances = {"content": chat_chances(replies.engine, delta.chances), "refusal": None}
-                await stream.send(chunk(number, _delta(delta, calls[number]), None, chances))
+    async for event in replies:
+        if begin:
+            await stream.send(*begin)
+            begin = []
+        match event:
+            case Told(number, delta):
+                logprobs = _logprobs(replies, wish, delta.chances)
+                await stream.send(chunk(number, _delta(delta, calls[number]), None, logprobs))
                 calls[number] += delta.call is not None
-    return [{**head, "choices": [], "usage": usage_json(replies.usage)}] if wish.common.include_usage else []
+            case Finished(number, finish):
+                await stream.send(chunk(number, {}, finish))
+    return chunks.last()
 
 
-def _delta(delta: Delta, calls: int) -> dict[str, Any]:
+def _logprobs(replies: Replies, wish: ChatWish, chances: Sequence[Chance]) -> Document | None:
+    if wish.common.logprobs is None:
+        return None
+    return {"content": chat_chances(replies.engine, chances), "refusal": None}
+
+
+def _delta(delta: Delta, calls: int) -> Document:
     if delta.call is not None:
         return {"tool_calls": [{"index": calls, **_call(delta)}]}
     if delta.thought:
@@ -134,26 +112,10 @@ def _delta(delta: Delta, calls: int) -> dict[str, Any]:
     return {"content": delta.text}
 
 
-def _call(delta: Delta) -> dict[str, Any]:
+def _call(delta: Delta) -> Document:
     assert delta.call is not None
     return {
         "id": delta.call.ident,
         "type": "function",
         "function": {"name": delta.call.name, "arguments": delta.call.arguments},
     }
-
-
-def usage_json(usage: Usage) -> dict[str, Any]:
-    """Token counts in OpenAI's form."""
-    return {
-        "prompt_tokens": usage.prompt,
-        "completion_tokens": usage.completion,
-        "total_tokens": usage.prompt + usage.completion,
-        "prompt_tokens_details": {"cached_tokens": usage.cached},
-        "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
-    }
-
-
-def new_id(kind: str) -> str:
-    """An id for an answer."""
-    return f"{kind}-{secrets.token_hex(12)}"

@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import trio
@@ -22,34 +23,49 @@ class Left(Exception):
 
 async def read_json(scope: Scope, receive: Receive, limit_bytes: int, within_s: float) -> Any:
     """A request's body as JSON. ApiError: too large, too slow, or no JSON. Left."""
-    headers = {name.lower(): value for name, value in scope["headers"]}
-    kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
-    if kind != b"application/json":
+    headers = headers_of(scope)
+    kind = headers.get("content-type", "").split(";")[0].strip().lower()
+    if kind != "application/json":
         # Also what keeps other sites' pages from sending requests without asking first.
         raise ApiError(415, "Send the body as JSON, with Content-Type: application/json.")
-    declared = headers.get(b"content-length", b"0")
-    too_large = ApiError(413, f"The body is larger than {limit_bytes:,} bytes.", code="body_too_large")
-    if not declared.isdigit() or len(declared) > 18 or int(declared) > limit_bytes:
-        raise too_large
-    body = bytearray()
-    with trio.move_on_after(within_s) as scope_:
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise Left
-            body += message.get("body", b"")
-            if len(body) > limit_bytes:
-                raise too_large
-            if not message.get("more_body", False):
-                break
-    if scope_.cancelled_caught:
-        raise ApiError(408, f"The body did not come within {within_s:g} seconds.", code="body_too_slow")
+    declared = headers.get("content-length", "0")
+    if not declared.isdecimal() or len(declared) > 18 or int(declared) > limit_bytes:
+        raise _too_large(limit_bytes)
+    try:
+        with trio.fail_after(within_s):
+            body = await _read_body(receive, limit_bytes)
+    except trio.TooSlowError:
+        raise ApiError(
+            408, f"The body did not come within {within_s:g} seconds.", code="body_too_slow"
+        ) from None
     try:
         value = json.loads(body.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         raise bad("The body is not valid JSON in UTF-8.") from None
     refuse_odd(value, "The body")
     return value
+
+
+async def _read_body(receive: Receive, limit_bytes: int) -> bytearray:
+    body, more = bytearray(), True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Left
+        body += message.get("body", b"")
+        if len(body) > limit_bytes:
+            raise _too_large(limit_bytes)
+        more = message.get("more_body", False)
+    return body
+
+
+def _too_large(limit_bytes: int) -> ApiError:
+    return ApiError(413, f"The body is larger than {limit_bytes:,} bytes.", code="body_too_large")
+
+
+def headers_of(scope: Scope) -> dict[str, str]:
+    """A request's headers, by their names in lower case."""
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
 
 
 @asynccontextmanager
@@ -132,6 +148,15 @@ class EventStream:
                 await self._send({"type": "http.response.start", "status": 200, "headers": head})
             self._spoke_s = trio.current_time()
             await self._send({"type": "http.response.body", "body": body, "more_body": not last})
+
+
+@dataclass(frozen=True)
+class Client:
+    """Who sent a request: whether it is still there, and the two ways of answering it."""
+
+    receive: Receive
+    send: Send
+    events: EventStream
 
 
 def _headers(headers: Mapping[str, str]) -> Sequence[tuple[bytes, bytes]]:

@@ -11,7 +11,7 @@ import trio
 from hypercorn.config import Config
 from hypercorn.trio import serve as serve_http
 
-from swarm.api.app import Rules, make_app
+from swarm.api.app import App, Rules
 from swarm.api.metrics import Metrics
 from swarm.api.scheduler import Scheduler
 from swarm.api.service import Service
@@ -77,19 +77,7 @@ async def serving(
     with Scheduler(settings.slots, settings.kept_bytes) as scheduler:
         shelf = Shelf(library, scheduler, settings.memory_bytes)
         service = Service(shelf, scheduler, Metrics(), settings.most_waiting)
-        config = Config()
-        config.bind = [f"fd://{listener.detach()}"]
-        config.accesslog = None
-        config.errorlog = None
-        config.include_server_header = False
-        config.h11_max_incomplete_size = HEADER_BYTES
-        config.h2_max_header_list_size = HEADER_BYTES
-        config.keep_alive_timeout = IDLE_S
-        config.graceful_timeout = FAREWELL_S
-        if settings.certificate is not None:
-            config.certfile = str(settings.certificate)
-            config.keyfile = str(settings.certificate_key)
-        app = make_app(service, settings.rules)
+        app, config = App(service, settings.rules), _http_config(settings, listener)
 
         async def run(until: Callable[[], Awaitable[None]]) -> None:
             await serve_http(app, config, shutdown_trigger=until)  # type: ignore[arg-type]
@@ -99,6 +87,23 @@ async def serving(
         finally:
             with trio.CancelScope(shield=True):
                 await shelf.close()
+
+
+def _http_config(settings: Settings, listener: socket.socket) -> Config:
+    """How hypercorn runs; it takes the socket over."""
+    config = Config()
+    config.bind = [f"fd://{listener.detach()}"]
+    config.accesslog = None
+    config.errorlog = None
+    config.include_server_header = False
+    config.h11_max_incomplete_size = HEADER_BYTES
+    config.h2_max_header_list_size = HEADER_BYTES
+    config.keep_alive_timeout = IDLE_S
+    config.graceful_timeout = FAREWELL_S
+    if settings.certificate is not None:
+        config.certfile = str(settings.certificate)
+        config.keyfile = str(settings.certificate_key)
+    return config
 
 
 def _check_certificate(settings: Settings) -> None:

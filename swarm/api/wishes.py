@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.sampling import MASK64
 from swarm.api.errors import bad
 from swarm.api.fields import Fields, finite, whole_text
 from swarm.api.messages import parse_message
@@ -23,7 +24,6 @@ MOST_TOKENS = 1 << 24
 MOST_SEED = (1 << 63) - 1
 RESERVED = frozenset({"self", "messages", "tools", "documents", "generation", "add_generation_prompt"})
 """Variables of a template that are said elsewhere in a request."""
-_SEED_SPAN = 1 << 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +75,34 @@ def parse_chat(body: Any) -> ChatWish:
     messages = fields.items("messages", least=1)
     if messages is None:
         raise bad("messages is missing; give at least one message.", "messages")
+    limit = fields.integer("max_completion_tokens", 1, MOST_TOKENS)
+    if limit is None:
+        limit = fields.integer("max_tokens", 1, MOST_TOKENS)
+    tools, must_call = chosen_tools(fields)
+    schema = _schema(fields)
+    if must_call and schema is not None:
+        raise bad("A reply cannot both call a tool and follow response_format.", "tool_choice")
+    return ChatWish(
+        common=_common(fields, limit, _chat_logprobs(fields)),
+        messages=tuple(parse_message(item, f"messages[{index}]") for index, item in enumerate(messages)),
+        tools=tools,
+        must_call=must_call,
+        parallel_calls=not fields.has("parallel_tool_calls") or fields.flag("parallel_tool_calls"),
+        schema=schema,
+        template=_template_variables(fields),
+    )
+
+
+def _chat_logprobs(fields: Fields) -> int | None:
+    """How many alternatives to each token are wanted; None: no probabilities."""
     top = fields.integer("top_logprobs", 0, MOST_TOP_LOGPROBS)
     wanted = fields.flag("logprobs")
     if top is not None and not wanted:
         raise bad("top_logprobs needs logprobs: true.", "top_logprobs")
-    limit = fields.integer("max_completion_tokens", 1, MOST_TOKENS)
-    if limit is None:
-        limit = fields.integer("max_tokens", 1, MOST_TOKENS)
+    return (top or 0) if wanted else None
+
+
+def _template_variables(fields: Fields) -> Mapping[str, Any]:
     template = fields.object("chat_template_kwargs")
     variables = dict(template.everything()) if template is not None else {}
     for key in RESERVED & variables.keys():
@@ -89,19 +110,7 @@ def parse_chat(body: Any) -> ChatWish:
     effort = fields.choice("reasoning_effort", ("none", "minimal", "low", "medium", "high", "xhigh"))
     if effort is not None:
         variables.setdefault("reasoning_effort", effort)
-    tools, must_call = chosen_tools(fields)
-    schema = _schema(fields)
-    if must_call and schema is not None:
-        raise bad("A reply cannot both call a tool and follow response_format.", "tool_choice")
-    return ChatWish(
-        common=_common(fields, limit, (top or 0) if wanted else None),
-        messages=tuple(parse_message(item, f"messages[{index}]") for index, item in enumerate(messages)),
-        tools=tools,
-        must_call=must_call,
-        parallel_calls=not fields.has("parallel_tool_calls") or fields.flag("parallel_tool_calls"),
-        schema=schema,
-        template=variables,
-    )
+    return variables
 
 
 def parse_text(body: Any) -> TextWish:
@@ -152,7 +161,7 @@ def _sampling(fields: Fields) -> Mapping[str, Any]:
         ),
         "presence_penalty": fields.number("presence_penalty", -2.0, 2.0),
         "frequency_penalty": fields.number("frequency_penalty", -2.0, 2.0),
-        "seed": None if seed is None else seed % _SEED_SPAN,
+        "seed": None if seed is None else seed & MASK64,
         "logit_bias": _biases(fields),
     }
     return {name: value for name, value in said.items() if value is not None}

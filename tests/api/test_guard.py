@@ -14,8 +14,8 @@ import httpx2
 import pytest
 
 from swarm.api.app import Rules
+from swarm.api.replies import Replies
 from swarm.api.server import Settings
-from swarm.api.service import Replies
 from tests.api.stage import Scripts, ask, idle, in_process, says, until
 
 REQUESTS = int(os.environ.get("SWARM_TEST_REQUESTS", "300"))
