@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from engine.arrays import I32
-from engine.batch import Done, Prefilled, Reason, Reply, ReplyBatch, Retracted, Stats, Token
+from engine.batch import BatchEvent, Done, Prefilled, Reason, Reply, ReplyBatch, Retracted, Stats, Token
 from engine.engine import Engine
 from engine.errors import EngineError
 from engine.sampling import Constraint, Sampling
@@ -282,18 +282,22 @@ class Scheduler:
                 self._tell(run, Broken(error))
             return
         for event in events:
-            reply = event.reply
-            run, _ = desk.replies[reply]
-            match event:
-                case Prefilled(_, done, total):
-                    if done == total:
-                        reply.state.mark()
-                    self._tell(run, Advanced(done, total))
-                case Token(_, token, logprob, alternatives):
-                    self._tell(run, Grown(token, logprob, alternatives))
-                case Retracted(_, kept, reason):
-                    run.complete = False
-                    self._tell(run, TakenBack(kept, reason))
-                case Done(_, why):
-                    desk.leave(reply)
-                    self._tell(run, Ended(why, reply.stats))
+            self._pass_on(desk, event)
+
+    def _pass_on(self, desk: _Desk, event: BatchEvent) -> None:
+        """Tells a run what a step made of its reply."""
+        reply = event.reply
+        run, _ = desk.replies[reply]
+        match event:
+            case Prefilled(_, done, total):
+                if done == total:
+                    reply.state.mark()
+                self._tell(run, Advanced(done, total))
+            case Token(_, token, logprob, alternatives):
+                self._tell(run, Grown(token, logprob, alternatives))
+            case Retracted(_, kept, reason):
+                run.complete = False
+                self._tell(run, TakenBack(kept, reason))
+            case Done(_, why):
+                desk.leave(reply)
+                self._tell(run, Ended(why, reply.stats))

@@ -130,20 +130,8 @@ class Shelf:
     async def _load(self, listed: Listed) -> Loaded:
         if listed.missing:
             raise ApiError(503, f"{listed.name} cannot be served now: {listed.missing}.", code="incomplete")
-        experts_bytes = None
-        if self.limit_bytes is not None:
-            need = await trio.to_thread.run_sync(self.library.need, listed.name)
-            least = need.dense_bytes + need.least_experts_bytes
-            if least > self.limit_bytes:
-                raise ApiError(
-                    503,
-                    f"{listed.name} needs at least {least / 1e9:.1f} GB of memory; this server may take "
-                    f"{self.limit_bytes / 1e9:.1f} GB. Start it with a larger --memory.",
-                    code="too_large",
-                )
-            await self._make_room(min(need.dense_bytes + need.experts_bytes, self.limit_bytes))
-            room = self.limit_bytes - sum(model.nbytes for model in self.loaded)
-            experts_bytes = min(room - need.dense_bytes, need.experts_bytes)
+        limit = self.limit_bytes
+        experts_bytes = None if limit is None else await self._expert_room(listed.name, limit)
         with trio.CancelScope(shield=True):  # a client that leaves does not throw away what was loaded
             engine = await trio.to_thread.run_sync(self.library.open, listed.name, experts_bytes)
             nbytes = engine.model.resident_bytes + engine.bank.capacity_bytes
@@ -152,10 +140,28 @@ class Shelf:
         await trio.lowlevel.checkpoint_if_cancelled()
         return model
 
-    async def _make_room(self, nbytes: int) -> None:
-        """Unloads what was not used for longest until `nbytes` are free; waits for models in use."""
-        assert self.limit_bytes is not None
-        while sum(model.nbytes for model in self.loaded) + nbytes > self.limit_bytes:
+    async def _expert_room(self, name: str, limit_bytes: int) -> int:
+        """Makes room for a model; how many bytes of it are left for its experts."""
+        need = await trio.to_thread.run_sync(self.library.need, name)
+        least = need.dense_bytes + need.least_experts_bytes
+        if least > limit_bytes:
+            raise ApiError(
+                503,
+                f"{name} needs at least {least / 1e9:.1f} GB of memory; this server may take "
+                f"{limit_bytes / 1e9:.1f} GB. Start it with a larger --memory.",
+                code="too_large",
+            )
+        most_held = limit_bytes - min(need.dense_bytes + need.experts_bytes, limit_bytes)
+        await self._unload_beyond(most_held)
+        return min(limit_bytes - self._held_bytes - need.dense_bytes, need.experts_bytes)
+
+    @property
+    def _held_bytes(self) -> int:
+        return sum(model.nbytes for model in self.loaded)
+
+    async def _unload_beyond(self, limit_bytes: int) -> None:
+        """Unloads what was not used for longest until the rest fits; waits for models in use."""
+        while self._held_bytes > limit_bytes:
             idle = [model for model in self.loaded if not model.users]
             if idle:
                 await self._unload(min(idle, key=lambda model: model.used_s))

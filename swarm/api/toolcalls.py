@@ -42,28 +42,36 @@ class ToolCalls:
         self._open, self._held = None, ""
 
     def _release(self, *, final: bool) -> Iterator[Piece]:
+        """Whatever is certain by now."""
         while True:
-            if self._open is not None:
-                close = MARKS[self._open][0]
-                place = -1 if close is None else self._held.find(close)
-                if close is None or place < 0:
-                    return
-                mark, body = self._open, self._held[:place]
-                self._held = self._held[place + len(close) :]
-                self._open = None
-                yield from self._closed(mark, body, close)
-                continue
-            for wrapper in WRAPPERS:
-                self._held = self._held.replace(wrapper, "")
-            places = [(place, mark) for mark in MARKS if (place := self._held.find(mark)) >= 0]
-            if not places:
-                break
-            place, self._open = min(places)
-            before, self._held = self._held[:place], self._held[place + len(self._open) :]
-            if before.strip():
-                yield before.rstrip()
-        keep = 0 if final else max(overlap(self._held, mark) for mark in (*MARKS, *WRAPPERS))
+            if self._open is None:
+                yield from self._up_to_mark()
+            if self._open is None:
+                yield from self._plain(final=final)
+                return
+            mark, close = self._open, MARKS[self._open][0]
+            if close is None or close not in self._held:
+                return
+            body, _, self._held = self._held.partition(close)
+            self._open = None
+            yield from self._closed(mark, body, close)
+
+    def _up_to_mark(self) -> Iterator[str]:
+        """The text before the next mark that opens a call, if there is one, which is then open."""
+        for wrapper in WRAPPERS:
+            self._held = self._held.replace(wrapper, "")
+        places = [(place, mark) for mark in MARKS if (place := self._held.find(mark)) >= 0]
+        if not places:
+            return
+        _, self._open = min(places)
+        before, _, self._held = self._held.partition(self._open)
         # White space before a call, or after one, belongs to the marks.
+        if before.strip():
+            yield before.rstrip()
+
+    def _plain(self, *, final: bool) -> Iterator[str]:
+        """What is held, but for what may turn out to belong to a mark."""
+        keep = 0 if final else max(overlap(self._held, mark) for mark in (*MARKS, *WRAPPERS))
         solid = len(self._held) - keep
         if not final or self._found:
             solid = len(self._held[:solid].rstrip())
