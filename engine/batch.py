@@ -26,7 +26,8 @@ from engine.models import Model, Segment
 from engine.sampling import Constraint, Sampler, Sampling, log_probabilities, top_tokens
 
 PREFILL_ROWS = 512  # rows of prompts a step when nobody waits for a token
-PREFILL_ROWS_SHARED = 64  # … and when somebody does
+PREFILL_ROWS_SHARED = 64  # … and when somebody does, or as often that as prompts are more than replies under way, …
+MOST_PREFILL_ROWS_SHARED = 256  # … up to where rows take several times as long as reading the weights for them
 REDO_ROWS = 64  # tokens a step that are drawn again
 WAIT_S = 0.02  # how long a step without rows waits for checks
 
@@ -208,8 +209,7 @@ class ReplyBatch:
         return events + self._checked(0.0)
 
     def _segments(self) -> tuple[list[Segment], list[Reply]]:
-        waiting = any(not reply.waits_for_prompt for reply in self._replies)
-        rows = PREFILL_ROWS_SHARED if waiting else PREFILL_ROWS
+        rows = self._prompt_rows()
         segments: list[Segment] = []
         taking: list[Reply] = []
         for reply in self._replies:
@@ -228,6 +228,16 @@ class ReplyBatch:
                 segments.append(Segment(reply.state, reply.ids[start:stop], wanted))
                 taking.append(reply)
         return segments, taking
+
+    def _prompt_rows(self) -> int:
+        """How many rows of prompts the next step may read. Whoever waits for a token waits for all of them; but each
+        step reads the weights anew, so prompts that are many are read in fewer steps.
+        """
+        prompts = sum(reply.waits_for_prompt for reply in self._replies)
+        others = len(self._replies) - prompts
+        if others == 0:
+            return PREFILL_ROWS
+        return min(PREFILL_ROWS_SHARED * max(1, prompts // others), MOST_PREFILL_ROWS_SHARED)
 
     def _cut_back(self, reply: Reply) -> None:
         """Forgets what rests on passes that were withdrawn."""

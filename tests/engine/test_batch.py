@@ -94,6 +94,29 @@ def test_a_long_prompt_does_not_hold_up_the_others(
     assert len(long.generated) == 1
 
 
+def test_prompts_that_are_many_are_read_together(
+    engine: Engine, prompt: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_module, "PREFILL_ROWS_SHARED", 4)
+    monkeypatch.setattr(batch_module, "MOST_PREFILL_ROWS_SHARED", 14)
+
+    def rows_read(speaking: int, joining: int) -> int:
+        company = ReplyBatch(engine.model, engine.experts)
+        for _ in range(speaking):
+            company.add(reply(engine, prompt[:2], count=30))
+        company.step()
+        prompts = [reply(engine, prompt) for _ in range(joining)]
+        for one in prompts:
+            company.add(one)
+        company.step()
+        return sum(one.state.length for one in prompts)
+
+    assert rows_read(1, 1) == 4
+    assert rows_read(1, 2) == 8
+    assert rows_read(2, 3) == 4
+    assert rows_read(1, 5) == 14
+
+
 def test_one_that_leaves_does_not_change_the_others(engine: Engine, prompt: list[int]) -> None:
     staying, leaving = reply(engine, prompt, 1), reply(engine, prompt[4:], 2)
     company = ReplyBatch(engine.model, engine.experts)
