@@ -26,8 +26,8 @@ from engine.models import Model, Segment
 from engine.sampling import Constraint, Sampler, Sampling, log_probabilities, top_tokens
 
 PREFILL_ROWS = 512  # rows of prompts a step when nobody waits for a token
-PREFILL_ROWS_SHARED = 64  # … and when somebody does, or as often that as prompts are more than replies under way, …
-MOST_PREFILL_ROWS_SHARED = 256  # … up to where rows take several times as long as reading the weights for them
+PREFILL_ROWS_SHARED = 64  # … and when somebody does; more where prompts outnumber those who do, …
+MOST_PREFILL_ROWS_SHARED = 256  # … up to where the rows take much longer than reading the weights
 REDO_ROWS = 64  # tokens a step that are drawn again
 WAIT_S = 0.02  # how long a step without rows waits for checks
 
