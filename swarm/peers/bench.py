@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -27,6 +27,7 @@ from engine.kernels import ExpertRows, Rows, set_threads
 from engine.synthetic import SyntheticSource
 from swarm.peers.audit import Conviction
 from swarm.peers.banks import layout_of, open_experts, warm
+from swarm.peers.delay_bench import distance
 from swarm.peers.doors import Doors
 from swarm.peers.executor import Executor, profile_of, whole_bank
 from swarm.peers.network import NetworkThread
@@ -176,50 +177,6 @@ async def asking(bank: ExpertBank, places: Collection[Place], rules: Rules) -> A
         nursery.cancel_scope.cancel()
 
 
-@dataclass
-class Delayed:
-    """A user-space proxy that holds what passes through it for half of a round trip each way."""
-
-    round_trip_s: float
-
-    @asynccontextmanager
-    async def before(self, place: Place) -> AsyncIterator[Place]:
-        """The donor, seen through the proxy."""
-        listeners = await rpc.listen("127.0.0.1", 0)
-        async with trio.open_nursery() as nursery:
-            serve = partial(self._connect, place.port)
-            (listener,) = listeners
-            port = listener.socket.getsockname()[1]
-            nursery.start_soon(partial(trio.serve_listeners, serve, listeners))
-            yield Place(port, place.key)
-            nursery.cancel_scope.cancel()
-
-    async def _connect(self, port: int, near: trio.SocketStream) -> None:
-        far = await trio.open_tcp_stream("127.0.0.1", port)
-        near.setsockopt(6, 1, 1)
-        far.setsockopt(6, 1, 1)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._carry, near, far)
-            nursery.start_soon(self._carry, far, near)
-
-    async def _carry(self, source: trio.SocketStream, target: trio.SocketStream) -> None:
-        send, receive = trio.open_memory_channel[tuple[float, bytes]](100_000)
-
-        async def deliver() -> None:
-            async for at, data in receive:
-                await trio.sleep_until(at)
-                await target.send_all(data)
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(deliver)
-            try:
-                while data := await source.receive_some(1 << 18):
-                    await send.send((trio.current_time() + self.round_trip_s / 2, bytes(data)))
-            except trio.BrokenResourceError:
-                pass  # the donor or the chatter is gone, and so is this connection
-            nursery.cancel_scope.cancel()
-
-
 @dataclass(frozen=True)
 class Times:
     """Milliseconds of many rounds."""
@@ -312,11 +269,11 @@ def delayed(
     """Decoding behind a proxy that adds a round trip, beside 1 / (layers × round trip + local compute)."""
     found = []
     layers = config["num_hidden_layers"]
-    with donor(DonorPlan(config)) as place, NetworkThread() as network:
+    with donor(DonorPlan(config)) as place, ExitStack() as proxies, NetworkThread() as network:
         local_s = 1 / statistics.median(decode_speed(engine, engine.experts, tokens) for _ in range(3))
         for round_trip_s in round_trips_s:
-            seen = network.enter(Delayed(round_trip_s).before, place)
-            remote = network.enter(asking, engine.bank, [seen], Rules(None, 0.0))
+            port = proxies.enter_context(distance(place.port, round_trip_s))
+            remote = network.enter(asking, engine.bank, [Place(port, place.key)], Rules(None, 0.0))
             decode_speed(engine, remote, 4)
             speed = decode_speed(engine, remote, tokens)
             bound = 1 / (layers * round_trip_s + local_s)
