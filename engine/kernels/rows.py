@@ -35,18 +35,20 @@ class Rows:
 
     @classmethod
     def of(cls, q: Array, scale: F32, cols: int | None = None) -> "Rows":
-        """Rows from their values and scales, contiguous; -128 is not allowed. Raises ValueError for shapes
-        that do not fit.
+        """Rows from their values and scales, contiguous; copied where they are not. Raises ValueError for shapes
+        that do not fit and for what rounding never gives: the value -128, a scale that is negative or not finite.
         """
         if q.ndim != 2 or q.dtype != np.int8 or q.shape[1] % GROUP:
             raise ValueError(f"rows must be int8 [N, a multiple of {GROUP}], not {q.dtype} {list(q.shape)}")
         if scale.dtype != np.float32 or scale.shape != (len(q), q.shape[1] // GROUP):
             raise ValueError(f"rows {list(q.shape)} cannot have scales {scale.dtype} {list(scale.shape)}")
-        if q.size and q.min() < -127:
-            raise ValueError("rows hold the value -128, which rounding never gives")
         sums = np.empty(scale.shape, np.int32)
         q, scale = np.ascontiguousarray(q), np.ascontiguousarray(scale)
-        _sum_groups(q, sums)
+        least, sound = _sum_groups(q, scale, sums)
+        if least < -127:
+            raise ValueError("rows hold the value -128, which rounding never gives")
+        if not sound:
+            raise ValueError("a row has a scale that is negative or no finite number")
         return cls(q, scale, sums, q.shape[1] if cols is None else cols)
 
     def f32(self) -> F32:
@@ -56,13 +58,19 @@ class Rows:
 
 
 @kernel
-def _sum_groups(q, sums):  # type: ignore[no-untyped-def]
+def _sum_groups(q, scale, sums):  # type: ignore[no-untyped-def]
+    """Fills in `sums`; gives the least value, and whether all scales can be."""
+    least, sound = np.int32(0), True
     for n in range(sums.shape[0]):
         for g in range(sums.shape[1]):
             total = np.int32(0)
             for i in range(32):
-                total += np.int32(q[n, g * 32 + i])
+                value = np.int32(q[n, g * 32 + i])
+                total += value
+                least = min(least, value)
             sums[n, g] = total
+            sound = sound and 0 <= scale[n, g] < np.inf  # no comparison holds of a NaN
+    return least, sound
 
 
 @kernel

@@ -24,6 +24,7 @@ from swarm.wire.rpc import Buffer
 
 GROUP = 32
 PAIR_BYTES = 4
+FEW = 64
 _ONE_ROW = np.zeros(1, np.intp)
 UNSIGNED = ExpertOutputs(bytes(64))
 """What the digest of a reply is taken over, in place of the message that holds the receipt."""
@@ -140,11 +141,16 @@ def decode_call(form: Form, experts: int, message: RunExperts, payload: Buffer) 
     if rows_bytes < 0 or rest or number > max(count, 1):
         raise MalformedCall(reason=f"{len(payload)} bytes are not {count} pairs and rows of {form.hidden}")
     expert, row = np.frombuffer(payload, "<u2", 2 * count).astype(np.int32).reshape(2, count)
-    if count and int(expert.max()) >= experts:
-        raise MalformedCall(reason=f"expert {int(expert.max())} was asked for; the layer has {experts}")
-    if count and int(row.max()) >= number:
-        raise MalformedCall(reason=f"row {int(row.max())} was named; {number} were sent")
+    if (largest := _largest(expert)) >= experts:
+        raise MalformedCall(reason=f"expert {largest} was asked for; the layer has {experts}")
+    if (largest := _largest(row)) >= number:
+        raise MalformedCall(reason=f"row {largest} was named; {number} were sent")
     return Work(message.layer, expert, row, _decode_rows(form, payload, PAIR_BYTES * count, number))
+
+
+def _largest(numbers: Array) -> int:
+    """-1 when there are none. Of a token's few pairs Python finds it in a fraction of the time."""
+    return max(numbers.tolist(), default=-1) if len(numbers) <= FEW else int(numbers.max())
 
 
 def _decode_rows(form: Form, payload: Buffer, offset: int, number: int) -> Rows | F32:
@@ -158,8 +164,6 @@ def _decode_rows(form: Form, payload: Buffer, offset: int, number: int) -> Rows 
     q, scale = aligned((number, padded), np.int8), aligned((number, form.groups), np.float32)
     q.reshape(-1)[:] = np.frombuffer(payload, np.int8, q.size, offset)
     scale.reshape(-1)[:] = np.frombuffer(payload, "<f4", scale.size, offset + q.size)
-    if scale.size and not (scale.min() >= 0 and scale.max() < np.inf):  # no comparison holds of a NaN
-        raise MalformedCall(reason="a row has a scale that is negative or no finite number")
     try:
         return Rows.of(q, scale, form.hidden)
     except ValueError as error:

@@ -63,7 +63,8 @@ class Bank:
     ready: IndexSet
     last_resort: bool = False
     """Whether this executor should be asked only where no donor answers."""
-    _allowed: dict[int, "np.ndarray[tuple[int], np.dtype[np.bool_]]"] = field(default_factory=dict)
+    _allowed: dict[int, "np.ndarray[tuple[int], np.dtype[np.bool_]] | None"] = field(default_factory=dict)
+    """By layer, the experts that are answered for; None: all."""
 
     def __post_init__(self) -> None:
         self.answer_for(self.ready)
@@ -74,7 +75,8 @@ class Bank:
         per_layer = self.experts.layout.experts_per_layer
         for layer in self.experts.layout.layers:
             first = self.layout.layer(layer).start
-            allowed[layer] = np.array([first + expert in ready for expert in range(per_layer)], np.bool_)
+            flags = np.array([first + expert in ready for expert in range(per_layer)], np.bool_)
+            allowed[layer] = None if flags.all() else flags
         self.ready, self._allowed = ready, allowed
 
     def resident(self) -> IndexSet:
@@ -90,9 +92,9 @@ class Bank:
 
     def check(self, layer: int, expert: "np.ndarray[tuple[int], np.dtype[np.int32]]") -> None:
         """Raises UnassignedExpert unless all are answered for."""
-        allowed = self._allowed[layer][expert]
-        if not allowed.all():
-            raise UnassignedExpert(layer=layer, expert=int(expert[~allowed][0]))
+        allowed = self._allowed[layer]
+        if allowed is not None and not allowed[expert].all():
+            raise UnassignedExpert(layer=layer, expert=int(expert[~allowed[expert]][0]))
 
 
 @dataclass

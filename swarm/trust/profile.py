@@ -1,6 +1,7 @@
 """The numeric profile: what two machines must have in common for their numbers to be the same bits."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from blake3 import blake3
 
@@ -22,7 +23,7 @@ class NumericProfile:
     root: bytes
     weights: str
 
-    @property
+    @cached_property
     def digest(self) -> bytes:
         """The 32 bytes that name it; equal just when all three parts are."""
         value: list[cbor.Value] = [self.numerics, self.root, self.weights]

@@ -40,3 +40,8 @@ def test_rows_from_elsewhere_are_checked() -> None:
         Rows.of(np.zeros((1, 31), np.int8), scale)
     with pytest.raises(ValueError, match="cannot have scales"):
         Rows.of(np.zeros((1, 64), np.int8), scale)
+    for wrong in (-1.0, np.nan, np.inf):
+        with pytest.raises(ValueError, match="no finite number"):
+            Rows.of(np.zeros((2, 32), np.int8), np.array([[1], [wrong]], np.float32))
+    rows = quantize_rows(normal(2, 3, 70))
+    assert (Rows.of(rows.q, rows.scale, 70).sums == rows.sums).all()
