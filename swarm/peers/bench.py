@@ -30,6 +30,7 @@ from swarm.peers.banks import layout_of, open_experts, warm
 from swarm.peers.delay_bench import distance
 from swarm.peers.doors import Doors
 from swarm.peers.executor import Executor, profile_of, whole_bank
+from swarm.peers.local_bench import decode_speed, local_decoding
 from swarm.peers.network import NetworkThread
 from swarm.peers.pool import Pool
 from swarm.peers.remote import RemoteExperts, Rules
@@ -252,11 +253,11 @@ class Speeds:
 
 def overhead(engine: Engine, config: Mapping[str, Any], tokens: int, runs: int) -> Speeds:
     """Decoding with local experts and with one donor process that shares this machine, in turns."""
-    with donor(DonorPlan(config)) as place, NetworkThread() as network:
-        local, remote = engine.experts, network.enter(asking, engine.bank, [place], Rules(None, 0.0))
+    with local_decoding(config) as local, donor(DonorPlan(config)) as place, NetworkThread() as network:
+        remote = network.enter(asking, engine.bank, [place], Rules(None, 0.0))
         here, there = [], []
         for run in range(runs + 1):
-            a, b = decode_speed(engine, local, tokens), decode_speed(engine, remote, tokens)
+            a, b = local(tokens), decode_speed(engine, remote, tokens)
             if run:
                 here.append(a)
                 there.append(b)
@@ -269,8 +270,9 @@ def delayed(
     """Decoding behind a proxy that adds a round trip, beside 1 / (layers × round trip + local compute)."""
     found = []
     layers = config["num_hidden_layers"]
+    with local_decoding(config) as local:
+        local_s = 1 / statistics.median(local(tokens) for _ in range(3))
     with donor(DonorPlan(config)) as place, ExitStack() as proxies, NetworkThread() as network:
-        local_s = 1 / statistics.median(decode_speed(engine, engine.experts, tokens) for _ in range(3))
         for round_trip_s in round_trips_s:
             port = proxies.enter_context(distance(place.port, round_trip_s))
             remote = network.enter(asking, engine.bank, [Place(port, place.key)], Rules(None, 0.0))
@@ -286,19 +288,6 @@ def delayed(
                 }
             )
     return found
-
-
-def decode_speed(engine: Engine, experts: Any, tokens: int) -> float:
-    """Tokens a second of decoding after a short prompt."""
-    from engine.generate import greedy
-
-    greedy(engine.model, experts, [1, 2, 3, 4], 1)
-    started = time.perf_counter()
-    greedy(engine.model, experts, [1, 2, 3, 4], tokens + 1)
-    whole = time.perf_counter() - started
-    started = time.perf_counter()
-    greedy(engine.model, experts, [1, 2, 3, 4], 1)
-    return tokens / (whole - (time.perf_counter() - started))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,13 @@ class Helper:
         """Its number."""
         return self._process.pid
 
+    def ask(self, line: str) -> dict[str, Any]:
+        """Tells it a line; waits for what it answers. RuntimeError when it ended without."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        return self._next()
+
     def let_go(self) -> None:
         """Tells it to end."""
         assert self._process.stdin is not None

@@ -59,10 +59,8 @@ def _measure(part: str, config: Any, tokens: int, runs: int, rounds: int) -> Any
         return asdict(bench.empty_round(config, rounds))
     if part == "hedge":
         return {name: asdict(times) for name, times in bench.hedging(config, rounds, 0.05, 0.25).items()}
-    if part == "delay":
-        expect_pauses()  # as whoever joins a swarm does
+    expect_pauses()  # as whoever joins a swarm does
     with Engine.open(SyntheticSource(config), Options("q8")) as engine:
-        engine.bank.preload()
         if part == "overhead":
             speeds = bench.overhead(engine, config, tokens, runs)
             return asdict(speeds) | {"ratio": speeds.ratio}
