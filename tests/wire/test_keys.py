@@ -2,6 +2,7 @@
 
 import gc
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,20 @@ def test_nonces_of_noise() -> None:
     if aead.AESGCM is not None:
         assert aead.AESGCM.nonce(0x0102) == bytes([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2])
     assert aead.preferred() in SUITES
+
+
+def test_the_faster_suite_is_found_whatever_sleeps_at_first() -> None:
+    quick, slow = replace(aead.CHACHA, name="quick"), replace(aead.CHACHA, name="slow")
+    made = 0
+
+    def trial_s(suite: aead.Suite) -> float:
+        nonlocal made
+        made += 1
+        return (1.0 if suite is quick else 3.0) * (5.0 if made <= 8 else 1.0)
+
+    for suites in ((quick, slow), (slow, quick)):
+        made = 0
+        assert aead.fastest(suites, trial_s) is quick
 
 
 def test_an_identity_has_one_secret_and_two_keys() -> None:
