@@ -172,6 +172,8 @@ class KeyValue:
 
     def _hold(self, arrays: list[Array]) -> None:
         self.arrays = arrays
+        self.bits = [array.view(np.uint16) if array.dtype == np.float16 else array for array in arrays]
+        """The arrays as kernels take them."""
         self.addresses: list[int] = [array.__array_interface__["data"][0] for array in arrays]
         """Where each array begins, for kernels that take the caches of several sequences."""
 

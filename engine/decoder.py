@@ -10,15 +10,14 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from engine.arrays import F32, I32
+from engine.arrays import F32
 from engine.cache import Part, State
 from engine.experts import Experts
 from engine.layers import DenseMLP, Norm
 from engine.loader import Loader
 from engine.models import Batch, Model
 from engine.rotary import Rotary
-
-Router = Callable[[F32], tuple[I32, F32]]
+from engine.router import Router
 
 
 class Sizes(Protocol):
@@ -54,17 +53,19 @@ class FeedForward:
         """What rows [N, hidden] get whatever the router says."""
         return None if self.mlp is None else self.mlp(rows)
 
-    def transform(self, rows: F32, experts: Experts) -> F32:
-        """What experts or the dense MLP make of normed rows [N, hidden]."""
-        out = None if self.router is None else experts(self.index, rows, *self.router(rows))
+    def transform(self, x: F32, experts: Experts) -> F32:
+        """What experts or the dense MLP make of rows x [N, hidden], normed before."""
+        if self.router is None:
+            always = self.beside(self.feed_norm(x))
+            return np.zeros_like(x) if always is None else always
+        rows, ids, weights = self.router.normed(x, self.feed_norm)
+        out = experts(self.index, rows, ids, weights)
         always = self.beside(rows)
-        if out is None:
-            return np.zeros_like(rows) if always is None else always
         return out if always is None else out + always
 
     def feed(self, x: F32, experts: Experts) -> F32:
         """x [N, hidden] plus what experts or the dense MLP make of it."""
-        return x + self.transform(self.feed_norm(x), experts)
+        return x + self.transform(x, experts)
 
     def guess(self, x: F32, experts: Experts) -> None:
         """Announces the experts that rows like these would go to."""

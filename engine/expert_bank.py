@@ -21,7 +21,7 @@ from engine.doubts import Doubts
 from engine.errors import EngineError, ExpertsUnavailable, SettingsError
 from engine.expert_reader import ExpertReader
 from engine.experts import ExpertLayout
-from engine.kernels import ExpertRows, ExpertShape, Rows, combine, quantize_rows, run_experts
+from engine.kernels import ExpertRows, ExpertShape, RowExperts, Rows, combine, quantize_rows, run_experts
 from engine.memory import arena, available_bytes
 from engine.numerics import Weights
 from engine.readers import Job, Readers
@@ -58,6 +58,7 @@ class _Pool:
         self.per_layer = per_layer
         self.residency = Residency(len(layers) * per_layer, slots)
         self.arena = arena(slots, shape.nbytes)
+        self.alone = RowExperts(shape, self.arena) if shape.integer else None  # for single rows
         self.loading: dict[int, Job] = {}  # by expert number
         self._whole = False
 
@@ -157,6 +158,19 @@ class ExpertBank:
                     pool.residency.use(np.array(sorted(used)))
                 return run_experts(pool.shape, pool.arena, rows, slot, row)
             return self._run_in_rounds(layer, pool, rows, number, row)
+
+    def run_row(self, layer: int, row: F32, experts: I32, weights: F32) -> F32 | None:
+        """The sum of the outputs of `experts` [1, k] on one row f32 [1, hidden] by `weights` f32 [1, k], as `combine`
+        has it, f32 [1, hidden]; None where it cannot be had in one call: on the float path, or with absent experts."""
+        with self._lock:
+            pool = self._pools[layer]
+            if pool.alone is None or not pool.whole:
+                return None
+            if layer in self._guesses:
+                self._judge(self._guesses.pop(layer), experts[0])
+            self._stats.hits += experts.size
+            slots = pool.residency.slot_of
+            return pool.alone(row, slots[experts[0] + pool.first[layer]], weights)
 
     def prefetch(self, layer: int, experts: Iterable[int]) -> None:
         """Starts reading experts that will probably be needed, if such guesses proved right; returns at once."""
@@ -332,6 +346,10 @@ class LocalExperts:
     def __call__(self, layer: int, rows: F32, ids: I32, weights: F32) -> F32:
         """See `engine.experts.Experts`."""
         count, k = ids.shape
+        if count == 1:
+            out = self.bank.run_row(layer, rows, ids, weights)
+            if out is not None:
+                return out
         packed = quantize_rows(rows) if self.bank.shape(layer).integer else rows
         row = np.zeros(k, np.int32) if count == 1 else np.repeat(np.arange(count, dtype=np.int32), k)
         return combine(self.bank.run(layer, packed, ids.reshape(-1), row), weights)

@@ -5,7 +5,7 @@ Nothing here knows a family. What a family does in its own way stands in its own
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,7 +18,9 @@ from engine.kernels import (
     Activation,
     ExpertShape,
     Matrix,
-    Rows,
+    RowExperts,
+    RowLinear,
+    RowNorm,
     attention,
     matmul,
     matmul_parts,
@@ -32,18 +34,45 @@ from engine.models import Batch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Norm:
+    """Root mean square norm over the last dimension; `plus_one` where a family multiplies by 1 + weight."""
+
+    weight: F32
+    epsilon: float
+    plus_one: bool = False
+    alone: RowNorm = field(init=False, repr=False)
+    """The norm as kernels for a single row take it."""
+
+    def __post_init__(self) -> None:
+        plus = np.float32(1 if self.plus_one else 0)
+        object.__setattr__(self, "alone", RowNorm(self.weight, np.float32(self.epsilon), plus))
+
+    def __call__(self, x: F32) -> F32:
+        """x [N, D], or [N, H, D] with each head by itself -> the same shape."""
+        return rms_norm(x, self.weight, self.epsilon, plus_one=self.plus_one)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Linear:
     """A packed matrix [outputs, inputs] and perhaps a bias."""
 
     matrix: Matrix
     bias: F32 | None = None
+    alone: RowLinear | None = field(init=False, repr=False)
+    """What runs it on a single row in one call, on the integer path."""
 
-    def __call__(self, x: F32 | Rows) -> F32:
-        """x [N, inputs] -> [N, outputs]."""
-        out = matmul(x, self.matrix)
+    def __post_init__(self) -> None:
+        alone = RowLinear(self.matrix, self.bias) if self.matrix.integer else None
+        object.__setattr__(self, "alone", alone)
+
+    def __call__(self, x: F32, norm: Norm | None = None, added: F32 | None = None) -> F32:
+        """x [N, inputs], normed first if there is a `norm` -> [N, outputs], plus `added` if there is that."""
+        if self.alone is not None and len(x) == 1:
+            return self.alone(x, None if norm is None else norm.alone, added)
+        out = matmul(x if norm is None else norm(x), self.matrix)
         if self.bias is not None:
             out += self.bias
-        return out
+        return out if added is None else added + out
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,9 +82,28 @@ class Stack:
 
     matrices: Sequence[Matrix]
     biases: Sequence[F32 | None]
+    alone: RowLinear | None = field(init=False, repr=False)
+    """What runs all of them on a single row in one call, where they are one matrix on the integer path."""
 
-    def __call__(self, x: F32 | Rows) -> list[F32]:
-        """x [N, inputs] -> [N, outputs] for each layer, contiguous."""
+    def __post_init__(self) -> None:
+        one = self.matrices[0] if len(self.matrices) == 1 and self.matrices[0].integer else None
+        object.__setattr__(
+            self, "alone", None if one is None else RowLinear(one, self._joined_bias(one.parts))
+        )
+
+    def _joined_bias(self, parts: Sequence[int]) -> F32 | None:
+        """The biases of all parts, zeros where there is none."""
+        if all(bias is None for bias in self.biases):
+            return None
+        pairs = zip(self.biases, parts, strict=True)
+        return np.concatenate([np.zeros(rows, np.float32) if bias is None else bias for bias, rows in pairs])
+
+    def __call__(self, x: F32, norm: Norm | None = None) -> list[F32]:
+        """x [N, inputs], normed first if there is a `norm` -> [N, outputs] for each layer, contiguous."""
+        if self.alone is not None and len(x) == 1:
+            return self.alone.parts(x, None if norm is None else norm.alone)
+        if norm is not None:
+            x = norm(x)
         outputs = [out for matrix in self.matrices for out in matmul_parts(x, matrix)]
         for out, bias in zip(outputs, self.biases, strict=True):
             if bias is not None:
@@ -87,19 +135,6 @@ class Embedding:
         if len(wrong):
             raise EngineError(f"there is no token {wrong[0]}; the model's vocabulary has {len(self._rows):,}")
         return np.ascontiguousarray(self._decode(self._rows[tokens]).f32())
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Norm:
-    """Root mean square norm over the last dimension; `plus_one` where a family multiplies by 1 + weight."""
-
-    weight: F32
-    epsilon: float
-    plus_one: bool = False
-
-    def __call__(self, x: F32) -> F32:
-        """x [N, D], or [N, H, D] with each head by itself -> the same shape."""
-        return rms_norm(x, self.weight, self.epsilon, plus_one=self.plus_one)
 
 
 # hidden_act as configurations spell it.
@@ -136,9 +171,17 @@ class DenseMLP:
 
     shape: ExpertShape
     data: U8
+    alone: RowExperts | None = field(init=False, repr=False)
+    """What runs it on a single row in one call, on the integer path."""
+
+    def __post_init__(self) -> None:
+        alone = RowExperts(self.shape, self.data) if self.shape.integer else None
+        object.__setattr__(self, "alone", alone)
 
     def __call__(self, x: F32) -> F32:
         """x [N, D] -> [N, D]."""
+        if self.alone is not None and len(x) == 1:
+            return self.alone.mlp(x)
         return run_mlp(self.shape, self.data, x)
 
 

@@ -241,8 +241,8 @@ class Rotary:
         self.switches_at = switches_at
         self._plain = Tables(frequencies, scale)
         self._stretched = None if stretched is None else Tables(stretched, scale)
-        self._interleaved = interleaved
-        self._first = first
+        self.interleaved = interleaved
+        self.first = first
 
     @classmethod
     def of(
@@ -278,4 +278,4 @@ class Rotary:
 
     def turn(self, x: F32, angles: tuple[F32, F32]) -> F32:
         """x [N, heads, D] turned by `angles(positions)`; a new array."""
-        return rope(x, *angles, interleaved=self._interleaved, first=self._first)
+        return rope(x, *angles, interleaved=self.interleaved, first=self.first)

@@ -4,23 +4,49 @@ Logits are computed on the float path from f32 weights, whatever the weights for
 index.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from engine.arrays import F32, I32
-from engine.kernels import sigmoid, softmax, softplus, sums, topk
-from engine.layers import Linear
+from engine.kernels import RowRoute, sigmoid, softmax, softplus, sums, topk
+from engine.layers import Linear, Norm
+
+
+class Router(ABC):
+    """Chooses experts for rows by their logits alone."""
+
+    alone: RowRoute | None
+    """What does it for a single row in one call, norm included, where it can be."""
+
+    @abstractmethod
+    def __call__(self, x: F32) -> tuple[I32, F32]:
+        """x [N, D] -> ids int32 [N, k], best first, and weights f32 [N, k]."""
+
+    def normed(self, x: F32, norm: Norm) -> tuple[F32, I32, F32]:
+        """x [N, D] -> x normed, and the choice for that."""
+        if self.alone is not None and len(x) == 1:
+            return self.alone(x, norm.alone)
+        rows = norm(x)
+        return rows, *self(rows)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SoftmaxRouter:
+class SoftmaxRouter(Router):
     """The k largest of softmax(logits); `normalise` divides their weights by their sum."""
 
     logits: Linear
     k: int
     normalise: bool
+    alone: RowRoute | None = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        gate, alone = self.logits, None
+        if RowRoute.serves(gate.matrix):
+            alone = RowRoute(gate.matrix, gate.bias, self.k, normalise=self.normalise)
+        object.__setattr__(self, "alone", alone)
 
     def __call__(self, x: F32) -> tuple[I32, F32]:
         """x [N, D] -> ids int32 [N, k], best first, and weights f32 [N, k]."""
@@ -43,7 +69,7 @@ def grouped(scores: F32, groups: int, kept: int, best: int = 2) -> F32:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SigmoidRouter:
+class SigmoidRouter(Router):
     """The k largest of sigmoid(logits) + `correction`, within the best `groups_kept` of `groups` groups.
 
     `correction` f32 [E] steers the choice alone: the weights are the scores without it, with `normalise`
@@ -57,6 +83,16 @@ class SigmoidRouter:
     scale: float = 1.0
     groups: int = 1
     groups_kept: int = 1
+    alone: RowRoute | None = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        gate, alone = self.logits, None
+        if self.groups_kept >= self.groups and RowRoute.serves(gate.matrix):
+            alone = RowRoute(
+                gate.matrix, gate.bias, self.k, sigmoids=True, correction=self.correction,
+                normalise=self.normalise, factor=self.scale,
+            )  # fmt: skip
+        object.__setattr__(self, "alone", alone)
 
     def __call__(self, x: F32) -> tuple[I32, F32]:
         """x [N, D] -> ids int32 [N, k], best first, and weights f32 [N, k]."""

@@ -116,7 +116,7 @@ def activation(kind: Activation, gate: F32, up: F32) -> F32:
 
 
 @kernel
-def _topk(scores, ids, values):  # type: ignore[no-untyped-def]
+def choose_best(scores, ids, values):  # type: ignore[no-untyped-def]
     k = ids.shape[1]
     for n in range(scores.shape[0]):
         taken = 0
@@ -140,5 +140,5 @@ def topk(scores: F32, k: int) -> tuple[I32, F32]:
         raise ValueError(f"{k} of {scores.shape[1]} scores cannot be chosen")
     ids, values = np.empty((len(scores), k), np.int32), np.empty((len(scores), k), np.float32)
     if k:
-        _topk(np.ascontiguousarray(scores, np.float32), ids, values)
+        choose_best(np.ascontiguousarray(scores, np.float32), ids, values)
     return ids, values

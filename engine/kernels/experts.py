@@ -228,7 +228,7 @@ def run_mlp(shape: ExpertShape, data: U8, x: F32 | Rows) -> F32:
 
 
 @kernel
-def _combine_rounded(values, scale, weights, out):  # type: ignore[no-untyped-def]
+def combine_rounded(values, scale, weights, out):  # type: ignore[no-untyped-def]
     k, cols, groups = weights.shape[1], out.shape[1], scale.shape[1]
     for n in range(out.shape[0]):
         for g in range(cols // 32):
@@ -270,7 +270,7 @@ def combine(outputs: ExpertRows, weights: F32) -> F32:
     def run(rows: slice) -> None:
         pairs = slice(rows.start * k, rows.stop * k)
         if outputs.integer:
-            _combine_rounded(values[pairs], scale[pairs], weights[rows], out[rows])
+            combine_rounded(values[pairs], scale[pairs], weights[rows], out[rows])
         else:
             _combine_plain(values[pairs], weights[rows], out[rows])
 

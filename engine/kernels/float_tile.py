@@ -90,42 +90,55 @@ def _tile(builder: Builder, kind: str, tokens: int, p: dict[str, Value]) -> None
             b.store(total, offset(b, line, row_number))
 
 
-@intrinsic
-def float_tile(
-    typing_context: Any, kind: Any, data: Any, start: Any, chunks: Any, block: Any, x: Any, index: Any,
-    first: Any,
-    count: Any, out: Any, place: Any, stride: Any,
-) -> Any:  # fmt: skip
-    """out[place + t · stride + r] = row r of the panel at byte `start` of `data` times row index[first + t]
-    of x.
+def _make_tile(most: int) -> Any:
+    """The tile as an intrinsic, for at most so many tokens."""
 
-    For t < count <= FLOAT_WIDE; up to FLOAT_WIDE lines of `out` are overwritten. kind: a constant, place in
-    FLOAT_KINDS. x f32 [N, 16 · chunks], index int64, out f32; all contiguous. `block`: chunks of 16 columns
-    that share an fp8 scale.
-    """
-    if not isinstance(kind, types.IntegerLiteral):
-        return None
-    name = FLOAT_KINDS[kind.literal_value]
+    @intrinsic
+    def tile(
+        typing_context: Any, kind: Any, data: Any, start: Any, chunks: Any, block: Any, x: Any, index: Any,
+        first: Any,
+        count: Any, out: Any, place: Any, stride: Any,
+    ) -> Any:  # fmt: skip
+        if not isinstance(kind, types.IntegerLiteral):
+            return None
+        name = FLOAT_KINDS[kind.literal_value]
 
-    def generate(context: Any, builder: Any, signature: Any, a: Any) -> Any:
-        kinds = signature.args
+        def generate(context: Any, builder: Any, signature: Any, a: Any) -> Any:
+            kinds = signature.args
 
-        def pointer(position: int, element: Any) -> Value:
-            return w.data_pointer(context, builder, kinds[position], a[position], element)
+            def pointer(position: int, element: Any) -> Value:
+                return w.data_pointer(context, builder, kinds[position], a[position], element)
 
-        one = constant(I64, 1)
-        p = {
-            "panel": offset(builder, pointer(1, I8), a[2]), "chunks": a[3], "block": a[4], "x": pointer(5,
-            w.F32),
-            "blocks": builder.add(builder.sdiv(builder.sub(a[3], one), a[4]), one), "index": pointer(6, I64),
-            "first": a[7], "count": a[8], "out": offset(builder, pointer(9, w.F32), a[10]),
-            "stride": a[11],
-        }  # fmt: skip
-        w.by_count(
-            builder, p, [1, FLOAT_WIDE], f"float_tile_{name}",
-            lambda body, tokens, arguments: _tile(body, name, tokens, arguments),
-        )  # fmt: skip
-        return context.get_dummy_value()
+            one = constant(I64, 1)
+            p = {
+                "panel": offset(builder, pointer(1, I8), a[2]), "chunks": a[3], "block": a[4], "x": pointer(5,
+                w.F32),
+                "blocks": builder.add(builder.sdiv(builder.sub(a[3], one), a[4]), one), "index": pointer(6, I64),
+                "first": a[7], "count": a[8], "out": offset(builder, pointer(9, w.F32), a[10]),
+                "stride": a[11],
+            }  # fmt: skip
+            w.by_count(
+                builder, p, sorted({1, most}), f"float_tile_{name}",
+                lambda body, tokens, arguments: _tile(body, name, tokens, arguments),
+            )  # fmt: skip
+            return context.get_dummy_value()
 
-    i = types.intp
-    return types.void(kind, data, i, i, i, x, index, i, i, out, i, i), generate
+        i = types.intp
+        return types.void(kind, data, i, i, i, x, index, i, i, out, i, i), generate
+
+    return tile
+
+
+float_tile = _make_tile(FLOAT_WIDE)
+"""float_tile(kind, data, start, chunks, block, x, index, first, count, out, place, stride)
+
+out[place + t · stride + r] = row r of the panel at byte `start` of `data` times row index[first + t]
+of x.
+
+For t < count <= FLOAT_WIDE; up to FLOAT_WIDE lines of `out` are overwritten. kind: a constant, place in
+FLOAT_KINDS. x f32 [N, 16 · chunks], index int64, out f32; all contiguous. `block`: chunks of 16 columns
+that share an fp8 scale.
+"""
+
+row_float_tile = _make_tile(1)
+"""`float_tile` for one token: the code for more is not compiled into kernels that never see more."""

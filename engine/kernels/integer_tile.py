@@ -131,8 +131,10 @@ def write_tile(
             store(b, b.load(totals[token][piece]), offset(b, line, piece * chosen.lanes), 4)
 
 
-def make_tile(isa_name: str) -> Any:
-    """The tile as an intrinsic for one instruction set; `integer_tile` is the one for the CPU at hand."""
+def make_tile(isa_name: str, most: int | None = None) -> Any:
+    """The tile as an intrinsic for one instruction set, for at most so many tokens (None: as many as it takes);
+    `integer_tile` is the one for the CPU at hand.
+    """
 
     @intrinsic
     def tile(
@@ -155,7 +157,7 @@ def make_tile(isa_name: str) -> Any:
                 "scale": pointer(6, w.F32), "sums": pointer(7, I32), "index": pointer(8, I64), "first": a[9],
                 "count": a[10], "out": offset(builder, pointer(11, w.F32), a[12]), "stride": a[13],
             }  # fmt: skip
-            wide = ISAS[isa_name].tokens
+            wide = ISAS[isa_name].tokens if most is None else most
             # Where sequences are decoded together, few tokens share an expert.
             sizes = [size for size in (1, 2, 4, 8) if size < wide]
             w.by_count(
@@ -179,3 +181,6 @@ t], for t < count <= WIDE. Up to WIDE lines of `out` are overwritten, also beyon
 `scale_kind` are constants: places in KINDS and SCALES. All arrays are contiguous: data uint8, q int8 [N, 32 ·
 groups], scale f32 and sums int32 [N, groups], index int64, out f32.
 """
+
+row_tile = make_tile(isa().name, 1)
+"""`integer_tile` for one token: the code for more is not compiled into kernels that never see more."""

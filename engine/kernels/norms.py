@@ -24,7 +24,7 @@ def _lines(x: F32, width: int | None) -> F32:
 
 
 @kernel
-def _rms_norm(x, weight, epsilon, plus, out):  # type: ignore[no-untyped-def]
+def norm_lines(x, weight, epsilon, plus, out):  # type: ignore[no-untyped-def]
     count = x.shape[1]
     for n in range(x.shape[0]):
         mean = lane_dot(x, n * count, x, n * count, count) / np.float32(count)
@@ -60,10 +60,10 @@ def rms_norm(
 
     def run(rows: slice) -> None:
         some = slice(rows.start * each, rows.stop * each)
-        _rms_norm(lines[some], given, np.float32(epsilon), plus, out[some])
+        norm_lines(lines[some], given, np.float32(epsilon), plus, out[some])
 
     if lines.size < LARGE:
-        _rms_norm(lines, given, np.float32(epsilon), plus, out)
+        norm_lines(lines, given, np.float32(epsilon), plus, out)
     else:
         over_rows(spans, lines.size, run)
     return out if lines is x else out.reshape(x.shape)
@@ -109,7 +109,7 @@ def l2_normalize(x: F32, epsilon: float, *, width: int | None = None) -> F32:
 
 
 @kernel
-def _softmax(x, out):  # type: ignore[no-untyped-def]
+def softmax_lines(x, out):  # type: ignore[no-untyped-def]
     count = x.shape[1]
     for n in range(x.shape[0]):
         top = x[n, 0]
@@ -127,9 +127,9 @@ def softmax(x: F32) -> F32:
     lines = _lines(x, None)
     out = aligned(lines.shape, np.float32)
     if lines.size < LARGE:
-        _softmax(lines, out)
+        softmax_lines(lines, out)
     else:
-        over_rows(len(lines), lines.size, lambda rows: _softmax(lines[rows], out[rows]))
+        over_rows(len(lines), lines.size, lambda rows: softmax_lines(lines[rows], out[rows]))
     return out if lines is x else out.reshape(x.shape)
 
 

@@ -54,7 +54,7 @@ def rope_tables(positions: Array, frequencies: Array, scale: float = 1.0) -> tup
 
 
 @kernel
-def _rope(x, cos, sin, first, interleaved, out):  # type: ignore[no-untyped-def]
+def rotate(x, cos, sin, first, interleaved, out):  # type: ignore[no-untyped-def]
     half = cos.shape[1]
     for n in range(x.shape[0]):
         for h in range(x.shape[1]):
@@ -78,10 +78,10 @@ def rope(x: F32, cos: F32, sin: F32, *, interleaved: bool = False, first: int = 
     x = np.ascontiguousarray(x, np.float32)
 
     def run(rows: slice) -> None:
-        _rope(x[rows], cos[rows], sin[rows], first, interleaved, out[rows])
+        rotate(x[rows], cos[rows], sin[rows], first, interleaved, out[rows])
 
     if x.size < LARGE:
-        _rope(x, cos, sin, first, interleaved, out)
+        rotate(x, cos, sin, first, interleaved, out)
     else:
         over_rows(len(x), x.size, run)
     return out

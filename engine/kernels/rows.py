@@ -74,7 +74,7 @@ def _sum_groups(q, scale, sums):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _quantize(x, q, scale, sums):  # type: ignore[no-untyped-def]
+def round_rows(x, q, scale, sums):  # type: ignore[no-untyped-def]
     cols = x.shape[1]
     for n in range(x.shape[0]):
         for g in range(scale.shape[1]):
@@ -91,7 +91,7 @@ def quantize_rows(x: F32) -> Rows:
     sums = aligned((count, groups), np.int32)
     x = np.ascontiguousarray(x)
     if x.size < LARGE:
-        _quantize(x, q, scale, sums)
+        round_rows(x, q, scale, sums)
     else:
-        over_rows(count, x.size, lambda rows: _quantize(x[rows], q[rows], scale[rows], sums[rows]))
+        over_rows(count, x.size, lambda rows: round_rows(x[rows], q[rows], scale[rows], sums[rows]))
     return Rows(q, scale, sums, cols)

@@ -306,7 +306,7 @@ class Layer(FeedForward):
 
     def feed(self, streams: F32, experts: Experts) -> F32:
         collapsed, mix = self.around_feed(streams)
-        return mix(streams, self.transform(self.feed_norm(collapsed), experts))
+        return mix(streams, self.transform(collapsed, experts))
 
     def guess(self, streams: F32, experts: Experts) -> None:
         """Announces the experts that streams like these would go to."""

@@ -12,8 +12,9 @@ from engine.config import Reader
 from engine.decoder import Block, Decoder
 from engine.errors import ConfigError
 from engine.experts import ExpertLayout, ExpertRefs, MatrixRef
+from engine.grouped import GroupedAttention
 from engine.kernels import Activation
-from engine.layers import Norm, attend
+from engine.layers import Norm
 from engine.loader import Loader
 from engine.models import Batch, Family
 from engine.rotary import RopeSettings, Rotary
@@ -132,7 +133,10 @@ class Layer(Block):
             c.hidden,
             bias=c.attention_bias,
         )
-        self.sinks = load.vector(f"{attention}.sinks", c.heads)
+        sinks = load.vector(f"{attention}.sinks", c.heads)
+        self.attention = GroupedAttention(
+            c.heads, c.kv_heads, c.head_dim, window=c.windows[index], sinks=sinks
+        )
         self.output = load.linear(f"{attention}.o_proj", c.hidden, q_width, bias=c.attention_bias)
         self.feed_norm = Norm(load.vector(f"{name}.post_attention_layernorm", c.hidden), c.epsilon)
         gate = load.linear(f"{name}.mlp.router", c.experts, c.hidden, bias=True, exact=True)
@@ -140,27 +144,12 @@ class Layer(Block):
         self.router = SoftmaxRouter(gate, c.experts_per_token, normalise=True)
 
     def new_part(self, dtype: np.dtype[np.generic]) -> KeyValue:
-        c = self.config
-        width = (c.kv_heads, c.head_dim)
-        return KeyValue([width, width], dtype, c.windows[self.index])
+        return self.attention.new_part(dtype)
 
     def attend(self, x: F32, batch: Batch, rotary: Rotary, angles: tuple[F32, F32]) -> F32:
-        c, count = self.config, len(batch)
-        q, k, v = self.qkv(self.attention_norm(x))
-        q = rotary.turn(q.reshape(count, c.heads, c.head_dim), angles)
-        k = rotary.turn(k.reshape(count, c.kv_heads, c.head_dim), angles)
-        v = v.reshape(count, c.kv_heads, c.head_dim)
-        seen = attend(
-            batch,
-            batch.parts(self.index),
-            q,
-            k,
-            v,
-            scale=c.head_dim**-0.5,
-            window=c.windows[self.index],
-            sinks=self.sinks,
-        )
-        return x + self.output(seen)
+        qkv = self.qkv(x, self.attention_norm)
+        seen = self.attention(qkv, batch, batch.parts(self.index), rotary, angles)
+        return self.output(seen, added=x)
 
 
 def build(config: Config, load: Loader) -> Decoder:

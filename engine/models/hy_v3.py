@@ -11,8 +11,9 @@ from engine.cache import KeyValue
 from engine.config import Reader
 from engine.decoder import Block, Decoder
 from engine.experts import ExpertLayout, mlp_experts
+from engine.grouped import GroupedAttention
 from engine.kernels import Activation
-from engine.layers import Norm, activation_of, attend
+from engine.layers import Norm, activation_of
 from engine.loader import Loader
 from engine.models import Batch, Family, beyond
 from engine.rotary import RopeSettings, Rotary
@@ -104,8 +105,9 @@ class Layer(Block):
             c.hidden,
             bias=c.attention_bias,
         )
-        self.q_norm = Norm(load.vector(f"{attention}.q_norm", c.head_dim), c.epsilon)
-        self.k_norm = Norm(load.vector(f"{attention}.k_norm", c.head_dim), c.epsilon)
+        q_norm = Norm(load.vector(f"{attention}.q_norm", c.head_dim), c.epsilon)
+        k_norm = Norm(load.vector(f"{attention}.k_norm", c.head_dim), c.epsilon)
+        self.attention = GroupedAttention(c.heads, c.kv_heads, c.head_dim, q_norm, k_norm)
         self.output = load.linear(f"{attention}.o_proj", c.hidden, q_width, bias=c.attention_bias)
         self.feed_norm = Norm(load.vector(f"{name}.post_attention_layernorm", c.hidden), c.epsilon)
         if index not in c.sparse_layers:
@@ -118,18 +120,12 @@ class Layer(Block):
             self.mlp = load.mlp(f"{name}.mlp.shared_mlp", c.hidden, shared, c.activation, bias=c.mlp_bias)
 
     def new_part(self, dtype: np.dtype[np.generic]) -> KeyValue:
-        c = self.config
-        width = (c.kv_heads, c.head_dim)
-        return KeyValue([width, width], dtype)
+        return self.attention.new_part(dtype)
 
     def attend(self, x: F32, batch: Batch, rotary: Rotary, angles: tuple[F32, F32]) -> F32:
-        c, count = self.config, len(batch)
-        q, k, v = self.qkv(self.attention_norm(x))
-        q = rotary.turn(self.q_norm(q.reshape(count, c.heads, c.head_dim)), angles)
-        k = rotary.turn(self.k_norm(k.reshape(count, c.kv_heads, c.head_dim)), angles)
-        v = v.reshape(count, c.kv_heads, c.head_dim)
-        seen = attend(batch, batch.parts(self.index), q, k, v, scale=c.head_dim**-0.5)
-        return x + self.output(seen)
+        qkv = self.qkv(x, self.attention_norm)
+        seen = self.attention(qkv, batch, batch.parts(self.index), rotary, angles)
+        return self.output(seen, added=x)
 
 
 def build(config: Config, load: Loader) -> Decoder:

@@ -11,8 +11,9 @@ from engine.cache import KeyValue
 from engine.config import Reader
 from engine.decoder import Block, Decoder
 from engine.experts import ExpertLayout, block_sparse_experts
+from engine.grouped import GroupedAttention
 from engine.kernels import Activation
-from engine.layers import Norm, activation_of, attend
+from engine.layers import Norm, activation_of
 from engine.loader import Loader
 from engine.models import Batch, Family
 from engine.rotary import RopeSettings, Rotary
@@ -87,6 +88,7 @@ class Layer(Block):
             [q_width, kv_width, kv_width],
             c.hidden,
         )
+        self.attention = GroupedAttention(c.heads, c.kv_heads, c.head_dim, window=c.window)
         self.output = load.linear(f"{attention}.o_proj", c.hidden, q_width)
         self.feed_norm = Norm(load.vector(f"{name}.post_attention_layernorm", c.hidden), c.epsilon)
         gate = load.linear(f"{name}.block_sparse_moe.gate", c.experts, c.hidden, exact=True)
@@ -94,18 +96,12 @@ class Layer(Block):
         self.router = SoftmaxRouter(gate, c.experts_per_token, normalise=True)
 
     def new_part(self, dtype: np.dtype[np.generic]) -> KeyValue:
-        c = self.config
-        width = (c.kv_heads, c.head_dim)
-        return KeyValue([width, width], dtype, c.window)
+        return self.attention.new_part(dtype)
 
     def attend(self, x: F32, batch: Batch, rotary: Rotary, angles: tuple[F32, F32]) -> F32:
-        c, count = self.config, len(batch)
-        q, k, v = self.qkv(self.attention_norm(x))
-        q = rotary.turn(q.reshape(count, c.heads, c.head_dim), angles)
-        k = rotary.turn(k.reshape(count, c.kv_heads, c.head_dim), angles)
-        v = v.reshape(count, c.kv_heads, c.head_dim)
-        seen = attend(batch, batch.parts(self.index), q, k, v, scale=c.head_dim**-0.5, window=c.window)
-        return x + self.output(seen)
+        qkv = self.qkv(x, self.attention_norm)
+        seen = self.attention(qkv, batch, batch.parts(self.index), rotary, angles)
+        return self.output(seen, added=x)
 
 
 def build(config: Config, load: Loader) -> Decoder:

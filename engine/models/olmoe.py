@@ -12,8 +12,9 @@ from engine.cache import KeyValue
 from engine.config import Reader
 from engine.decoder import Block, Decoder
 from engine.experts import ExpertLayout, mlp_experts
+from engine.grouped import GroupedAttention
 from engine.kernels import Activation
-from engine.layers import Linear, Norm, Stack, activation_of, attend
+from engine.layers import Linear, Norm, Stack, activation_of
 from engine.loader import Loader
 from engine.models import Batch, Family
 from engine.rotary import RopeSettings, Rotary
@@ -95,28 +96,24 @@ class Layer(Block):
         )
         self.q_norm = Norm(load.vector(f"{attention}.q_norm", q_width), c.epsilon)
         self.k_norm = Norm(load.vector(f"{attention}.k_norm", kv_width), c.epsilon)
+        norms = (self.q_norm, self.k_norm) if c.clip_qkv is None else (None, None)
+        self.attention = GroupedAttention(c.heads, c.kv_heads, c.head_dim, *norms)
         self.output: Linear = load.linear(f"{attention}.o_proj", c.hidden, q_width, bias=c.attention_bias)
         self.feed_norm = Norm(load.vector(f"{name}.post_attention_layernorm", c.hidden), c.epsilon)
         gate = load.linear(f"{name}.mlp.gate", c.experts, c.hidden, exact=True)
         self.router = SoftmaxRouter(gate, c.experts_per_token, c.normalise)
 
     def new_part(self, dtype: np.dtype[np.generic]) -> KeyValue:
-        c = self.config
-        width = (c.kv_heads, c.head_dim)
-        return KeyValue([width, width], dtype)
+        return self.attention.new_part(dtype)
 
     def attend(self, x: F32, batch: Batch, rotary: Rotary, angles: tuple[F32, F32]) -> F32:
         c = self.config
-        q, k, v = self.qkv(self.attention_norm(x))
-        q, k = self.q_norm(q), self.k_norm(k)
+        qkv = self.qkv(x, self.attention_norm)
         if c.clip_qkv is not None:
-            q, k, v = (np.clip(rows, -c.clip_qkv, c.clip_qkv) for rows in (q, k, v))
-        count = len(batch)
-        q = rotary.turn(q.reshape(count, c.heads, c.head_dim), angles)
-        k = rotary.turn(k.reshape(count, c.kv_heads, c.head_dim), angles)
-        v = v.reshape(count, c.kv_heads, c.head_dim)
-        seen = attend(batch, batch.parts(self.index), q, k, v, scale=c.head_dim**-0.5)
-        return x + self.output(seen)
+            q, k, v = qkv
+            qkv = [np.clip(rows, -c.clip_qkv, c.clip_qkv) for rows in (self.q_norm(q), self.k_norm(k), v)]
+        seen = self.attention(qkv, batch, batch.parts(self.index), rotary, angles)
+        return self.output(seen, added=x)
 
 
 def build(config: Config, load: Loader) -> Decoder:

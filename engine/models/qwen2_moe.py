@@ -12,8 +12,9 @@ from engine.config import Reader
 from engine.decoder import Block, Decoder
 from engine.errors import ConfigError
 from engine.experts import ExpertLayout, mlp_experts
+from engine.grouped import GroupedAttention
 from engine.kernels import Activation, sigmoid
-from engine.layers import Norm, activation_of, attend
+from engine.layers import Norm, activation_of
 from engine.loader import Loader
 from engine.models import Batch, Family
 from engine.rotary import RopeSettings, Rotary
@@ -119,6 +120,7 @@ class Layer(Block):
             c.hidden,
             bias=c.qkv_bias,
         )
+        self.attention = GroupedAttention(c.heads, c.kv_heads, c.head_dim, window=c.windows[index])
         self.output = load.linear(f"{attention}.o_proj", c.hidden, q_width)
         self.feed_norm = Norm(load.vector(f"{name}.post_attention_layernorm", c.hidden), c.epsilon)
         if index in c.sparse_layers:
@@ -130,20 +132,12 @@ class Layer(Block):
             self.mlp = load.mlp(f"{name}.mlp", c.hidden, c.intermediate, c.activation)
 
     def new_part(self, dtype: np.dtype[np.generic]) -> KeyValue:
-        c = self.config
-        width = (c.kv_heads, c.head_dim)
-        return KeyValue([width, width], dtype, c.windows[self.index])
+        return self.attention.new_part(dtype)
 
     def attend(self, x: F32, batch: Batch, rotary: Rotary, angles: tuple[F32, F32]) -> F32:
-        c, count = self.config, len(batch)
-        q, k, v = self.qkv(self.attention_norm(x))
-        q = rotary.turn(q.reshape(count, c.heads, c.head_dim), angles)
-        k = rotary.turn(k.reshape(count, c.kv_heads, c.head_dim), angles)
-        v = v.reshape(count, c.kv_heads, c.head_dim)
-        seen = attend(
-            batch, batch.parts(self.index), q, k, v, scale=c.head_dim**-0.5, window=c.windows[self.index]
-        )
-        return x + self.output(seen)
+        qkv = self.qkv(x, self.attention_norm)
+        seen = self.attention(qkv, batch, batch.parts(self.index), rotary, angles)
+        return self.output(seen, added=x)
 
     def beside(self, rows: F32) -> F32 | None:
         out = super().beside(rows)

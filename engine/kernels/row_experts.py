@@ -1,0 +1,128 @@
+"""Experts, or a dense MLP, on one row, from f32 to their weighted sum in one call.
+
+What each computes, how its output is rounded and how outputs are summed is as in `experts`, bit for bit. Tasks are
+those of `experts_integer`.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import prange
+
+from engine.arrays import F32, I32, U8
+from engine.kernels.activation import activate
+from engine.kernels.atomic import give_way, mark_done, next_tasks, tasks_done
+from engine.kernels.compile import kernel
+from engine.kernels.experts import ExpertShape, combine_rounded
+from engine.kernels.integer_tile import KINDS, SCALES, row_tile
+from engine.kernels.quantize import quantize_group
+from engine.kernels.row_linear import rounded_row
+from engine.kernels.threads import launch
+
+UNWEIGHTED: F32 = np.empty((1, 0), np.float32)
+FIRST = np.zeros(1, np.int32)
+
+
+@cache
+def _row_experts(kind_name: str, scale_name: str) -> Any:
+    kind, scale_kind = KINDS.index(kind_name), SCALES.index(scale_name)
+
+    @kernel(parallel=True)
+    def row_experts(arena, floats, layout, code, parameters, x, slot, weights, out, threads):  # type: ignore[no-untyped-def]
+        size, hidden, inner, biased = layout[0], layout[8], layout[9], layout[10]
+        experts, blocks, inner_blocks = len(slot), (hidden + 31) // 32, (inner + 31) // 32
+        q, scale, sums = rounded_row(x)
+        h = np.empty((experts, inner_blocks * 32), np.int8)
+        h_scale = np.empty((experts, inner_blocks), np.float32)
+        h_sums = np.empty((experts, inner_blocks), np.int32)
+        given = np.empty((experts, hidden), np.int16)
+        given_scale = np.empty((experts, blocks), np.float32)
+        index, counter, done = np.arange(experts), np.zeros(2, np.int64), np.zeros(experts, np.int64)
+        later = counter[1:]
+        for _ in prange(threads):
+            gate, up, both = np.zeros(32, np.float32), np.zeros(32, np.float32), np.empty(32, np.float32)
+            while True:
+                task, end = next_tasks(counter, experts * inner_blocks, threads)
+                if task == end:
+                    break
+                for one in range(task, end):
+                    expert, block = one // inner_blocks, one % inner_blocks
+                    base, count = slot[expert] * size, min(32, inner - block * 32)
+                    for part in range((count + 15) // 16):
+                        at = base + (block * 2 + part) * layout[6]
+                        row_tile(
+                            kind, scale_kind, arena, at + layout[1], scale.shape[1], q, scale, sums, index, 0, 1,
+                            gate, part * 16, 16,
+                        )  # fmt: skip
+                        row_tile(
+                            kind, scale_kind, arena, at + layout[2], scale.shape[1], q, scale, sums, index, 0, 1,
+                            up, part * 16, 16,
+                        )  # fmt: skip
+                    if biased:
+                        first = (base + layout[4]) // 4 + block * 32
+                        for i in range(count):
+                            gate[i] += floats[first + i]
+                            up[i] += floats[first + inner + i]
+                    activate(code, parameters, gate, up, count, both)
+                    h_scale[expert, block], h_sums[expert, block] = quantize_group(
+                        both, 0, count, np.float32(127), h, (expert * inner_blocks + block) * 32, 32
+                    )
+                    mark_done(done, expert)
+            wide = gate
+            while True:
+                task, end = next_tasks(later, experts * blocks, threads)
+                if task == end:
+                    break
+                for one in range(task, end):
+                    expert, block = one // blocks, one % blocks
+                    while tasks_done(done, expert) < inner_blocks:
+                        give_way()  # another thread is at its last block of this expert
+                    base, count = slot[expert] * size, min(32, hidden - block * 32)
+                    for part in range((count + 15) // 16):
+                        row_tile(
+                            kind, scale_kind, arena, base + layout[3] + (block * 2 + part) * layout[7],
+                            inner_blocks, h, h_scale, h_sums, index, expert, 1, wide, part * 16, 16,
+                        )  # fmt: skip
+                    if biased:
+                        first = (base + layout[5]) // 4 + block * 32
+                        for i in range(count):
+                            wide[i] += floats[first + i]
+                    if weights.shape[1] > 0:
+                        given_scale[expert, block], _sum = quantize_group(
+                            wide, 0, count, np.float32(32767), given, expert * hidden + block * 32, count
+                        )
+                    else:
+                        for i in range(count):
+                            out[0, block * 32 + i] = wide[i]
+        if weights.shape[1] > 0:
+            combine_rounded(given, given_scale, weights, out)
+
+    return row_experts
+
+
+class RowExperts:
+    """The experts in one arena uint8 [slots, shape.nbytes], on the integer path, applied to single rows."""
+
+    __slots__ = ("_cost", "_given", "_hidden", "_run")
+
+    def __init__(self, shape: ExpertShape, arena: U8) -> None:
+        flat = arena.reshape(-1)
+        self._hidden, self._cost = shape.hidden, 3 * shape.hidden * shape.intermediate
+        self._run: Callable[..., None] = _row_experts(shape.packing.kind, shape.packing.scale)
+        self._given = (flat, flat.view(np.float32), shape.layout, shape.activation.code, shape.parameters)
+
+    def __call__(self, x: F32, slot: I32, weights: F32) -> F32:
+        """Sum over j of weights[0, j] times what the expert in slot[j] makes of x f32 [1, hidden], as `combine` has it:
+        f32 [1, hidden]. slot int32 [k], within the arena; weights f32 [1, k]."""
+        if x.shape[1] != self._hidden:
+            raise ValueError(f"a row of {x.shape[1]} columns cannot go to experts of {self._hidden}")
+        out = np.empty(x.shape, np.float32)
+        with launch(self._cost * len(slot)) as count:
+            self._run(*self._given, np.ascontiguousarray(x), slot, weights, out, count)
+        return out
+
+    def mlp(self, x: F32) -> F32:
+        """What the dense MLP that the arena is makes of x f32 [1, hidden], as `run_mlp` has it: f32 [1, hidden]."""
+        return self(x, FIRST, UNWEIGHTED)
