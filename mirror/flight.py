@@ -21,6 +21,8 @@ WORKERS = 3
 """Threads that check and store."""
 HEDGES_AT_ONCE = 4
 """Second requests beside slow ones; when everybody is slow, asking everybody twice would not help."""
+LOOK_AGAIN_S = 30.0
+"""How long replicas of last resort alone are asked before others are looked for."""
 _FAILURES = (SwarmError, OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError)
 
 
@@ -109,6 +111,7 @@ class Flights:
         self._window = trio.CapacityLimiter(WINDOW)
         self._workers = trio.CapacityLimiter(WORKERS)
         self._hedges = 0
+        self._refreshed_s = -math.inf
 
     def start(self, chunk: Chunk) -> Flight:
         """The flight of this chunk, a new one unless it is on its way already."""
@@ -141,7 +144,9 @@ class Flights:
         back."""
         tried = _Tried()
         began_s = trio.current_time()
-        refreshed = False
+        refreshed = self._only_last_resorts(chunk)
+        if refreshed:
+            await self._refresh(tried)
         while True:
             data = await self._ask(chunk, tried)
             if data is not None:
@@ -159,7 +164,14 @@ class Flights:
                 raise ChunkUnavailable(chunk=chunk.index, path=chunk.path, reason=tried.reason())
             await trio.sleep(wait_s)
 
+    def _only_last_resorts(self, chunk: Chunk) -> bool:
+        """Whether other replicas are to be looked for, now and then, before those of last resort are asked."""
+        holders = self._replicas.holders(chunk)
+        now_s = trio.current_time()
+        return bool(holders) and all(r.tier > 0 for r in holders) and now_s > self._refreshed_s + LOOK_AGAIN_S
+
     async def _refresh(self, tried: _Tried) -> None:
+        self._refreshed_s = trio.current_time()
         with trio.move_on_after(REFRESH_S) as limit:
             try:
                 await self._replicas.refresh()

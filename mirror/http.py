@@ -1,12 +1,12 @@
 """Chunks from web servers: a Hugging Face repository, a bucket, any server that knows Range.
 
-A source is a web address that a manifest names. The file's path is put where it says `{path}`, else behind
-its own path, before any query; an address that already ends in the file's path is that of the one file (a
-presigned one, say). What comes is checked like a peer's bytes, so a source needs to be neither trusted nor
-encrypted.
+A manifest names the sources (`swarm.trust.sources`). The file's path is put where an address says `{path}`, else
+behind its own path, before any query; an address that already ends in the file's path is that of the one file (a
+presigned one, say).
 """
 
-from collections.abc import AsyncIterator, Hashable, Iterable, Sequence
+import time
+from collections.abc import AsyncIterator, Hashable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -18,6 +18,7 @@ import trio
 from mirror.errors import ReplicaBusy, ReplicaFailed, ReplicaLacks
 from mirror.replica import Buffer, Replica, Replicas
 from mirror.tree import Chunk
+from swarm.trust.sources import WebSource
 
 LAST_RESORT = 1
 FIRST_RESORT = -1
@@ -27,39 +28,50 @@ _RETRY_S = 5.0
 _MOST_RETRY_S = 3600.0
 
 
+def is_file(source: str, path: str) -> bool:
+    """Whether a source is that one file of the model, rather than a place for all of them."""
+    return unquote(urlsplit(source).path).endswith("/" + path)
+
+
 def address_of(source: str, path: str) -> str:
     """The web address of a model's file below a source."""
     quoted = quote(path)
     if "{path}" in source:
         return source.replace("{path}", quoted)
-    parts = urlsplit(source)
-    if unquote(parts.path).endswith("/" + path):
+    if is_file(source, path):
         return source
+    parts = urlsplit(source)
     return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{quoted}"))
 
 
 class WebReplica:
     """One web source; `mirror.replica.Replica`. Made by `web_replicas`."""
 
-    def __init__(self, source: str, client: httpx2.AsyncClient, tier: int) -> None:
+    def __init__(self, source: WebSource, client: httpx2.AsyncClient) -> None:
+        self.given_bytes = 0
+        self.wrong = 0
+        """How often it gave wrong bytes."""
+        self.trouble = ""
+        """What went wrong with it last; empty after a chunk that came whole."""
+        self.banned_until_s = 0.0
+        """On the system's monotonic clock."""
         self._source = source
         self._client = client
-        self._tier = tier
 
     @property
     def key(self) -> Hashable:
         """The source's address."""
-        return self._source
+        return self._source.address
 
     @property
     def name(self) -> str:
         """The server's name, without the secrets that a presigned address holds."""
-        return urlsplit(self._source).hostname or "a web source"
+        return urlsplit(self._source.address).hostname or "a web source"
 
     @property
     def tier(self) -> int:
         """Before or after the peers."""
-        return self._tier
+        return FIRST_RESORT if self._source.first else LAST_RESORT
 
     async def fetch(self, chunk: Chunk) -> Buffer:
         """What the server gives for the chunk's range: at most a byte more than the chunk has.
@@ -72,15 +84,25 @@ class WebReplica:
         try:
             # Unlike leaving the loop, cancelling ends the generators in generators that a body comes through.
             with trio.CancelScope() as enough:
-                address = address_of(self._source, chunk.path)
+                address = address_of(self._source.address, chunk.path)
                 async with self._client.stream("GET", address, headers=headers) as answer:
                     self._judge(answer, chunk)
                     async for part in answer.aiter_raw():
                         data += part[: chunk.size + 1 - len(data)]
                         if len(data) > chunk.size:
                             enough.cancel()
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise self._failed(chunk, f"{type(error).__name__}: {error}") from error
+        except ReplicaFailed as error:
+            self.trouble = str(error)
+            raise
+        except (
+            httpx2.HTTPError,
+            httpx2.InvalidURL,
+            ValueError,
+        ) as error:  # ValueError: where a redirect leads
+            self.trouble = f"{type(error).__name__}: {error}"
+            raise self._failed(chunk, self.trouble) from error
+        self.given_bytes += len(data)
+        self.trouble = ""
         whole_file = answer.status_code == 200
         return data[: chunk.size] if whole_file else data
 
@@ -123,13 +145,18 @@ class WithWeb:
             await self._peers.refresh()
 
     def accuse(self, replica: Replica, chunk: Chunk, reason: str, banned_s: float) -> None:
-        """Passes on what is said of peers; nobody else is told of a web server."""
-        if self._peers is not None and not isinstance(replica, WebReplica):
+        """Passes on what is said of peers; what a web server did is noted with it."""
+        if isinstance(replica, WebReplica):
+            replica.wrong += 1
+            replica.trouble = reason
+            if banned_s:
+                replica.banned_until_s = time.monotonic() + banned_s
+        elif self._peers is not None:
             self._peers.accuse(replica, chunk, reason, banned_s)
 
 
 @asynccontextmanager
-async def web_replicas(sources: Iterable[str], tier: int = LAST_RESORT) -> AsyncIterator[list[WebReplica]]:
+async def web_replicas(sources: Sequence[WebSource]) -> AsyncIterator[list[WebReplica]]:
     """The replicas of these sources, with connections of their own until the end of the block."""
     async with httpx2.AsyncClient(
         follow_redirects=True,
@@ -138,7 +165,7 @@ async def web_replicas(sources: Iterable[str], tier: int = LAST_RESORT) -> Async
         limits=httpx2.Limits(max_connections=16),
         headers={"User-Agent": "swarm"},
     ) as client:
-        yield [WebReplica(source, client, tier) for source in sources]
+        yield [WebReplica(source, client) for source in sources]
 
 
 def _retry_after_s(header: str | None) -> float:
@@ -150,6 +177,6 @@ def _retry_after_s(header: str | None) -> float:
     except ValueError:
         try:
             seconds = (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds()
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return _RETRY_S
     return min(max(seconds, 0.0), _MOST_RETRY_S) if seconds == seconds else _RETRY_S

@@ -3,7 +3,7 @@ the network."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from swarm.peers.partner import Remote
@@ -21,10 +21,10 @@ class Numbers:
     """Peers are numbered in the order they were met, and keep their number."""
 
     def __init__(self) -> None:
-        self._known: dict[PeerKey, int] = {}
+        self._known: dict[Hashable, int] = {}
 
-    def of(self, key: PeerKey) -> int:
-        """The number of a peer."""
+    def of(self, key: Hashable) -> int:
+        """The number of a peer, by its key, or of a web server, by its name."""
         return self._known.setdefault(key, len(self._known) + 1)
 
 

@@ -13,7 +13,7 @@ from engine.engine import Engine
 from engine.gguf import presented
 from engine.source import Source
 from swarm.errors import SwarmError
-from swarm.peers.models import ModelInfo, NothingKeptHere, OpenModel, PeerView, Snapshot
+from swarm.peers.models import ModelInfo, NothingKeptHere, OpenModel, PeerView, Snapshot, WebView
 from swarm.peers.network import NetworkClosed, NetworkThread
 from swarm.peers.remote import RemoteExperts, Rules
 from swarm.peers.session import Session, join
@@ -165,13 +165,14 @@ class SwarmPlace:
         now = session.snapshot()
         total = self._current.info.chunks if self._current else 0
         serving = [(peer.key, _peer(self._numbers.of(peer.key), peer, total)) for peer in now.peers]
+        web = [_web(self._numbers.of(source.name), source) for source in now.web]
         donors = self._donors
         return SwarmView(
             link="online" if now.online else "offline",
             address=now.tracker,
             operator=fingerprint(now.operator) if now.operator else "",
             model=now.model,
-            peers=donors.peers(serving) if donors else tuple(view for _, view in serving),
+            peers=(*(donors.peers(serving) if donors else (view for _, view in serving)), *web),
             experts=donors.replicas() if donors else (),
             ranges=_replicas(self._current, total) if self._current else (),
             bans=self._bans(now),
@@ -297,6 +298,12 @@ def _peer(number: int, peer: PeerView, chunks: int) -> views.PeerView:
         bytes_down=peer.given_bytes,
         state=state,
     )
+
+
+def _web(number: int, source: WebView) -> views.PeerView:
+    """A web server as the user sees it."""
+    state = "banned" if source.banned else "slow" if source.trouble else "ok"
+    return views.PeerView(number, Role.WEB, held="everything", bytes_down=source.given_bytes, state=state)
 
 
 def _replicas(opened: OpenModel, chunks: int) -> tuple[float, ...]:

@@ -42,6 +42,7 @@ class Role(StrEnum):
     COMPUTE = "compute"
     BOTH = "disk+compute"
     CHATTER = "chatter"
+    WEB = "web server"
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import click
 if TYPE_CHECKING:
     from swarm.peers.settings import Home
 
+WEB = ("on", "off")
 LENDING = ("off", "disk", "compute", "both")
 
 
@@ -42,6 +43,9 @@ def settings() -> Mapping[str, Setting]:
         "swarm": shared("the swarm used last: its invite or address", "swarm", _swarm, show=_without_secret),
         "model": shared("the model chosen last", "model", str),
         "cache-limit": shared("most disk space for chunks", "cache_bytes", _size, show=format_bytes),
+        "web": shared(
+            "whether web sources of a model are asked: on, off", "web", _one_of("web", WEB), default="on"
+        ),
         **{
             name: terminal(meaning, name, _one_of(name, SETTING_VALUES[name]), getattr(usual, name))
             for name, meaning in DISPLAY.items()

@@ -1,10 +1,14 @@
 """`swarm key`: the operator's key: show it, hand over to a new one, sign a model away from the server."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from swarm.cli.options import DIRECTORY, Whole
+from swarm.cli.options import DIRECTORY, Whole, source_option
+
+if TYPE_CHECKING:
+    from swarm.trust.sources import WebSource
 
 KEY = click.option(
     "--key", "key_file", type=DIRECTORY, metavar="FILE", help="The operator's key; by default this machine's."
@@ -92,8 +96,15 @@ def retire(key_file: Path | None) -> None:
     metavar="N",
     help="Sign at least this version.",
 )
+@source_option
 def sign(
-    directory: Path, key_file: Path | None, out: Path, name: str | None, days: int, manifest_version: int
+    directory: Path,
+    key_file: Path | None,
+    out: Path,
+    name: str | None,
+    days: int,
+    manifest_version: int,
+    sources: "tuple[WebSource, ...]",
 ) -> None:
     """Sign a model for a server that never sees the key.
 
@@ -120,7 +131,7 @@ def sign(
     publication = publish(
         name or directory.resolve().name, files, facts.experts_in_layer, operator, paths.served,
         now_s=int(time.time()), least_version=manifest_version, keyring=load_keyring(path, operator),
-        lifetime_s=days * 86400,
+        lifetime_s=days * 86400, sources=sources,
     )  # fmt: skip
     write_publication(out, publication)
     manifest = publication.signed.manifest

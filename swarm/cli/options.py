@@ -11,6 +11,7 @@ import click
 from swarm.units import parse_bytes
 
 if TYPE_CHECKING:
+    from swarm.trust.sources import WebSource
     from swarm.wire.address import Address
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -35,6 +36,34 @@ class Size(click.ParamType[int]):
 
 
 SIZE = Size()
+
+
+class Source(click.ParamType["WebSource"]):
+    """Where on the web a model's files lie too."""
+
+    name = "source"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> "WebSource":
+        """The source; a usage error for what is none."""
+        from swarm.trust.sources import BadSource, read_source
+
+        try:
+            return read_source(str(value))
+        except BadSource as error:
+            self.fail(str(error), param, ctx)
+
+
+def source_option(command: Command) -> Command:
+    """--source, which the manifest will name."""
+    return click.option(
+        "--source",
+        "sources",
+        type=Source(),
+        multiple=True,
+        metavar="URL",
+        help="The files lie below this web address, too (or in hf:OWNER/NAME@REVISION), and are fetched there when no "
+        "peer can give them; with first+ before it, before peers are asked. May be repeated.",
+    )(command)
 
 
 def parse_target(invite: str | None, tracker: str | None) -> str | None:

@@ -121,6 +121,13 @@ class ServeReport:
                 "Start `swarm serve` again to sign what is there now."
             )
 
+    def useless_source(self, name: str, reason: str) -> None:
+        """A web source that the manifest names does not give what was signed."""
+        if self._as_json:
+            self._event("useless-source", source=name, reason=reason)
+        else:
+            self._say(f"The web source {name} will be of no use: {reason}")
+
     def renewed(self, version: int) -> None:
         """The manifest was signed again."""
         if self._as_json:

@@ -6,15 +6,27 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from swarm.cli.options import DIRECTORY, SIZE, Whole, metrics_option
+from swarm.cli.options import DIRECTORY, SIZE, Whole, metrics_option, source_option
 
 if TYPE_CHECKING:
     from engine.numerics import Weights
+    from swarm.trust.sources import WebSource
     from swarm.wire.address import Address
 
 INTERRUPTED = 130
 _OPERATORS = frozenset(
-    ("tracker", "key_file", "signed", "private", "manifest_version", "lan", "execute", "weights", "ram")
+    (
+        "tracker",
+        "key_file",
+        "signed",
+        "private",
+        "manifest_version",
+        "lan",
+        "execute",
+        "weights",
+        "ram",
+        "sources",
+    )
 )
 """Options that say nothing to a further server of somebody else's model."""
 _BY_USER = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
@@ -65,6 +77,7 @@ _BY_USER = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
     metavar="N",
     help="Sign at least this version, after the record of earlier ones was lost.",
 )
+@source_option
 @click.option("--lan/--no-lan", default=True, help="Tell the local network of this swarm (the default).")
 @click.option("--exec/--no-exec", "execute", default=True, help="Run experts for others, too (the default).")
 @click.option(
@@ -94,6 +107,7 @@ def command(
     token: str | None,
     private: bool,
     manifest_version: int,
+    sources: "tuple[WebSource, ...]",
     lan: bool,
     execute: bool,
     weights: "Weights",
@@ -136,8 +150,8 @@ def command(
         raise click.UsageError(
             "--private is for a tracker of one's own; the other one's invite holds its token."
         )
-    if signed is not None and (key_file is not None or name is not None):
-        raise click.UsageError("--signed excludes --key and --name: both are in what was signed.")
+    if signed is not None and (key_file is not None or name is not None or sources):
+        raise click.UsageError("--signed excludes --key, --name and --source: all are in what was signed.")
     paths = home()
     publication = None if signed is None else read_publication(signed)
     operator = operator_of(paths, key_file) if publication is None else None
@@ -158,6 +172,7 @@ def command(
         signed=publication,
         secret=secret_of(paths, token, private) if join is None else join.token,
         least_version=manifest_version,
+        sources=sources,
         execute=execute,
         lan=lan,
         weights=weights,

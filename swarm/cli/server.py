@@ -49,6 +49,7 @@ from swarm.peers.verdict import ExecutorVerifier
 from swarm.trust.identity import Identity
 from swarm.trust.invite import Invite
 from swarm.trust.keyring import Keyring
+from swarm.trust.sources import WebSource
 from swarm.wire import rpc
 from swarm.wire.address import Address
 from swarm.wire.keys import PeerKey
@@ -79,6 +80,8 @@ class Plan:
     signed: Publication | None = None
     """What was signed elsewhere."""
     least_version: int = 1
+    sources: tuple[WebSource, ...] = ()
+    """Where on the web its files lie too."""
     execute: bool = True
     """Whether to run experts for others, too."""
     weights: Weights = "auto"
@@ -170,6 +173,7 @@ class _Server:
             Facts(self.publication.signed, plan.facts, address, str(invite), plan.identity.key)
         )
         nursery.start_soon(watch, self.chunks)
+        nursery.start_soon(self._check_sources)
         nursery.start_soon(self._renew)
         if plan.lan and plan.join is None and not place.is_local:
             nursery.start_soon(tell_lan, plan.name, address)
@@ -179,6 +183,16 @@ class _Server:
             await self.report.run()
         finally:
             self._ended.set()
+
+    async def _check_sources(self) -> None:
+        """Says which web sources do not give what was signed: nobody else would tell the operator."""
+        manifest = self.publication.signed.manifest
+        if not manifest.sources:
+            return
+        from swarm.peers.websources import useless_sources
+
+        for name, reason in await useless_sources(manifest):
+            self.report.useless_source(name, reason)
 
     async def _execute_if_possible(self, executor: Executor) -> None:
         """Runs experts; when they cannot be read (a file changed, a disk fails), serves bytes only and says so."""
@@ -253,6 +267,7 @@ def _publish(plan: Plan, files: tuple[HashedFile, ...]) -> Publication:
         now_s=int(time.time()),
         least_version=plan.least_version,
         keyring=plan.keyring,
+        sources=plan.sources,
     )
 
 

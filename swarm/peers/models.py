@@ -1,9 +1,12 @@
 """What a session knows: models of a swarm, those that are open, and the swarm at one moment."""
 
+from __future__ import annotations
+
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -15,6 +18,9 @@ from swarm.trust.manifest import Manifest, SignedManifest
 from swarm.trust.memory import Remembered
 from swarm.wire.keys import PeerKey
 from swarm.wire.messages.tracker import ModelSummary
+
+if TYPE_CHECKING:
+    from mirror.http import WebReplica
 
 SPEED_OVER_S = 3.0
 TELL_EVERY_S = 0.25
@@ -93,6 +99,8 @@ class OpenModel:
     replicas: SwarmReplicas
     notices: tuple[str, ...]
     """What a user should know about it, such as how old it is when the swarm does not answer."""
+    web: tuple[WebReplica, ...] = ()
+    """Web servers that its manifest names, and that may be asked."""
 
     @property
     def described(self) -> str:
@@ -138,6 +146,23 @@ class PeerView:
 
 
 @dataclass(frozen=True, slots=True)
+class WebView:
+    """A web server that the open model's manifest names."""
+
+    name: str
+    given_bytes: int
+    banned: bool
+    trouble: str
+    """What went wrong with it last."""
+
+    @classmethod
+    def of(cls, replica: WebReplica) -> WebView:
+        """How it is now."""
+        banned = replica.banned_until_s > time.monotonic()
+        return cls(replica.name, replica.given_bytes, banned, replica.trouble)
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """A session at one moment."""
 
@@ -152,6 +177,7 @@ class Snapshot:
     peers: tuple[PeerView, ...] = ()
     accusations: tuple[str, ...] = ()
     """Who gave wrong bytes, in order."""
+    web: tuple[WebView, ...] = ()
 
 
 @dataclass
@@ -200,3 +226,22 @@ def kept_info(kept: Remembered) -> ModelInfo:
         chunks=sum(len(entry.chunks) for entry in manifest.files),
         issued_s=manifest.issued,
     )
+
+
+def age_notice(kept: Remembered, problem: str) -> str:
+    """What a user should know about a model that was opened while the swarm does not answer."""
+    manifest, now_s = kept.manifest, time.time()
+    expired = " It has expired since." if kept.is_expired(now_s) else ""
+    return (
+        f"Offline ({problem}). Using {manifest.name} version {manifest.version} from this machine, signed "
+        f"{_duration(now_s - manifest.issued)} ago, last offered {_duration(kept.age_s(now_s))} ago.{expired}"
+    )
+
+
+def _duration(seconds: float) -> str:
+    """A span of time in its largest sensible unit."""
+    for unit, length_s in (("day", 86_400), ("hour", 3600), ("minute", 60)):
+        count = int(seconds // length_s)
+        if count:
+            return f"{count} {unit}{'s' if count > 1 else ''}"
+    return "moments"

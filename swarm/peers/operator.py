@@ -1,7 +1,7 @@
 """What the operator of a model signs: the manifest of what is in the directory, and how many experts it has.
 
-The last manifest signed for each name is kept. A start with the same files uses it again while it has half of
-its time left; other files, or a manifest about to expire, get the next version. So the version only ever
+The last manifest signed for each name is kept. A start with the same files and web sources uses it again while it has
+half of its time left; others, or a manifest about to expire, get the next version. So the version only ever
 grows, and grows whenever the content changes.
 """
 
@@ -15,6 +15,7 @@ from swarm.peers.inventory import HashedFile
 from swarm.trust.files import write_atomically
 from swarm.trust.keyring import Keyring
 from swarm.trust.manifest import Manifest, SignedManifest, parse_signed, sign
+from swarm.trust.sources import WebSource
 from swarm.wire.keys import KeyPair
 from swarm.wire.messages.tracker import layout_statement
 
@@ -56,6 +57,7 @@ def publish(
     least_version: int = 1,
     keyring: Keyring | None = None,
     lifetime_s: int = LIFETIME_S,
+    sources: Sequence[WebSource] = (),
 ) -> Publication:
     """The manifest of these files, signed; kept as the last one of its name.
 
@@ -69,19 +71,21 @@ def publish(
         least_version: A version that a new manifest has at least, for when the last one was lost.
         keyring: The operator's keys through time; by default that key alone.
         lifetime_s: How long a new manifest is accepted.
+        sources: Where on the web the files lie too.
 
     Raises:
         LastManifestDamaged: the last manifest of this name cannot be read.
         BadManifest: a file's name cannot be part of a manifest.
         OSError: it could not be kept.
     """
-    entries = tuple(file.entry for file in files)
+    entries, addresses = tuple(file.entry for file in files), tuple(map(str, sources))
     keyring = keyring or Keyring.start(operator)
     last = _last(kept, name)
     version = least_version
     if last is not None:
         if (
             last.manifest.files == entries
+            and last.manifest.sources == addresses
             and last.signer == operator.key
             and last.keyring == keyring
             and last.manifest.version >= least_version
@@ -95,6 +99,7 @@ def publish(
         issued=now_s - _BACKDATED_S,
         expires=now_s + lifetime_s,
         files=entries,
+        sources=addresses,
     )
     signed = sign(manifest, operator, keyring)
     write_atomically(_place(kept, name), signed.encode())

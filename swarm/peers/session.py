@@ -9,10 +9,13 @@ name. When the tracker does not answer, the session is offline: what was accepte
 how old it is, and reads what is on this machine; once the swarm answers again, what is missing is fetched.
 """
 
+from __future__ import annotations
+
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -21,6 +24,7 @@ from engine.kernels import expect_pauses
 from mirror.cas import Store
 from mirror.fetch import Mirror, Progress, open_mirror
 from mirror.plan import Ledger
+from mirror.replica import Replicas
 from mirror.tree import Tree
 from swarm.errors import SwarmError
 from swarm.peers.audit import Conviction
@@ -40,7 +44,9 @@ from swarm.peers.models import (
     SignedSource,
     Snapshot,
     Speed,
+    WebView,
     WrongManifest,
+    age_notice,
     kept_info,
     listed,
 )
@@ -55,9 +61,13 @@ from swarm.trust.files import write_atomically
 from swarm.trust.identity import Identity
 from swarm.trust.manifest import parse_signed
 from swarm.trust.memory import Memory, Remembered
+from swarm.trust.sources import WebSource, parse_source
 from swarm.wire.messages.tracker import ReportLiar
 from swarm.wire.race import plain_errors
 from swarm.wire.rpc import ConnectionLost, Unreachable
+
+if TYPE_CHECKING:
+    from mirror.http import WebReplica
 
 FINISH_S = 10.0
 STALLED_S = 2.0  # without a further byte, what was to be kept is given up
@@ -77,6 +87,7 @@ class Session:
         home: Home,
         store: Store,
         nursery: trio.Nursery,
+        web: bool,
     ) -> None:
         self.tracker = tracker
         self.doors = doors
@@ -91,6 +102,7 @@ class Session:
         self._known = KnownTrackers(home.known_trackers)
         self._store = store
         self._nursery = nursery
+        self._web = web
         self._ledger = Ledger()
         self._open: dict[bytes, OpenModel] = {}
         self._current: OpenModel | None = None
@@ -239,6 +251,7 @@ class Session:
                 for replica in replicas
             ),
             accusations=tuple(current.replicas.accusations) if current else (),
+            web=tuple(WebView.of(replica) for replica in current.web) if current else (),
         )
 
     def _choose(self, models: tuple[ModelInfo, ...], name: str | None) -> ModelInfo:
@@ -293,19 +306,24 @@ class Session:
             except _AWAY as error:
                 self._went_offline(error)
         if not self.online:
-            notices.append(_age_notice(accepted, self.problem))
-        mirror: Mirror = await self._nursery.start(self._keep_open, tree, replicas)
-        return OpenModel(
-            info, signed, mirror, SignedSource(mirror, signed.manifest), replicas, tuple(notices)
-        )
+            notices.append(age_notice(accepted, self.problem))
+        sources = [parse_source(source) for source in signed.manifest.sources if self._web]
+        mirror, web = await self._nursery.start(self._keep_open, tree, replicas, sources)
+        source = SignedSource(mirror, signed.manifest)
+        return OpenModel(info, signed, mirror, source, replicas, tuple(notices), web)
 
     async def _keep_open(
-        self, tree: Tree, replicas: SwarmReplicas, task_status: trio.TaskStatus[Mirror]
+        self,
+        tree: Tree,
+        replicas: SwarmReplicas,
+        sources: Sequence[WebSource],
+        task_status: trio.TaskStatus[tuple[Mirror, tuple[WebReplica, ...]]],
     ) -> None:
-        reached = None if self._alone else replicas
-        async with open_mirror(tree, self._store, reached, ledger=self._ledger) as mirror:
-            task_status.started(mirror)
-            await trio.sleep_forever()
+        async with _with_web(replicas, sources) as (everybody, web):
+            reached = None if self._alone else everybody
+            async with open_mirror(tree, self._store, reached, ledger=self._ledger) as mirror:
+                task_status.started((mirror, web))
+                await trio.sleep_forever()
 
     async def _kept(self) -> dict[str, Remembered]:
         """What was accepted of this swarm, by name."""
@@ -350,7 +368,7 @@ async def join(
             links = Links(nursery, identity, target.token)
             tracker = TrackerClient(links, target.address, target.tracker or known)
             doors = Doors(nursery, identity, tracker, target.token)
-            session = Session(target, tracker, links, doors, home, store, nursery)
+            session = Session(target, tracker, links, doors, home, store, nursery, remembered.uses_web)
             if offline:
                 await session.stay_offline()
             else:
@@ -364,6 +382,20 @@ async def join(
         await trio.to_thread.run_sync(store.close)
 
 
+@asynccontextmanager
+async def _with_web(
+    peers: SwarmReplicas, sources: Sequence[WebSource]
+) -> AsyncIterator[tuple[Replicas, tuple[WebReplica, ...]]]:
+    """Peers and web servers; what speaks to web servers is loaded only when there are any."""
+    if not sources:
+        yield peers, ()
+        return
+    from mirror.http import WithWeb, web_replicas
+
+    async with web_replicas(sources) as web:
+        yield WithWeb(web, peers), tuple(web)
+
+
 async def _settled(mirror: Mirror) -> None:
     """Returns when all that is asked for ahead is here, or nothing more comes."""
     verified, since_s = -1, trio.current_time()
@@ -373,21 +405,3 @@ async def _settled(mirror: Mirror) -> None:
         elif trio.current_time() - since_s > STALLED_S:
             return
         await trio.sleep(0.02)
-
-
-def _age_notice(kept: Remembered, problem: str) -> str:
-    manifest, now_s = kept.manifest, time.time()
-    expired = " It has expired since." if kept.is_expired(now_s) else ""
-    return (
-        f"Offline ({problem}). Using {manifest.name} version {manifest.version} from this machine, signed "
-        f"{_duration(now_s - manifest.issued)} ago, last offered {_duration(kept.age_s(now_s))} ago.{expired}"
-    )
-
-
-def _duration(seconds: float) -> str:
-    """A span of time in its largest sensible unit."""
-    for unit, length_s in (("day", 86_400), ("hour", 3600), ("minute", 60)):
-        count = int(seconds // length_s)
-        if count:
-            return f"{count} {unit}{'s' if count > 1 else ''}"
-    return "moments"

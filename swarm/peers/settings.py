@@ -122,6 +122,13 @@ class Remembered:
     """The model chosen last."""
     cache_bytes: int | None = None
     """The most space for chunks; None: no limit."""
+    web: str = "on"
+    """Whether web sources that manifests name are asked: on, off."""
+
+    @property
+    def uses_web(self) -> bool:
+        """Whether web sources may be asked."""
+        return self.web != "off"
 
 
 def load_remembered(path: Path) -> Remembered:

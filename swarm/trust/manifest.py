@@ -15,6 +15,7 @@ from blake3 import blake3
 
 from swarm.errors import SwarmError, clean_text
 from swarm.trust.keyring import Keyring
+from swarm.trust.sources import BadSource, parse_source
 from swarm.wire import cbor
 from swarm.wire.keys import BadSignature, KeyPair, PeerKey, verify
 
@@ -26,7 +27,6 @@ MAX_SOURCES = 64
 MAX_NAME_CHARS = 120
 _MAX_PATH_BYTES = 1000
 _MAX_PART_BYTES = 255
-_MAX_SOURCE_CHARS = 2000
 _TIME_LIMIT = 1 << 40
 _ROOT_CONTEXT = "swarm manifest root v1"
 _CONTENT_CONTEXT = "swarm manifest content v1"
@@ -109,7 +109,7 @@ class Manifest:
     expires: int
     files: tuple[FileEntry, ...]
     sources: tuple[str, ...] = field(default=())
-    """Web addresses below which the files can be found under their paths."""
+    """Where on the web the files lie too, in the form of `sources`."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -288,10 +288,10 @@ def _check(manifest: Manifest) -> None:
     if len(manifest.files) > MAX_FILES or len(manifest.sources) > MAX_SOURCES:
         raise BadManifest(reason="it lists too many files or sources")
     for source in manifest.sources:
-        if not source.startswith(("https://", "http://")) or len(source) > _MAX_SOURCE_CHARS:
-            raise BadManifest(reason="a source is not an http(s) address of reasonable length")
-        if not source.isascii() or not source.isprintable() or " " in source:
-            raise BadManifest(reason="a source holds characters that no web address holds")
+        try:
+            parse_source(source)
+        except BadSource as error:
+            raise BadManifest(reason=str(error)) from None
     previous, folders = "", set[str]()
     for entry in manifest.files:
         check_path(entry.path)

@@ -21,6 +21,7 @@ from swarm.peers.network import NetworkThread
 from swarm.peers.operator import Publication, publish
 from swarm.peers.tracking import TrackerClient
 from swarm.trust.invite import Invite
+from swarm.trust.sources import parse_source
 from swarm.wire import rpc
 from swarm.wire.keys import KeyPair
 from swarm.wire.messages import Message
@@ -65,6 +66,8 @@ class Plan:
     """When the manifest is signed; None: now."""
     port: int = 0
     name: str = "model"
+    sources: tuple[str, ...] = ()
+    """Web sources that the manifest names."""
 
 
 def lasting_port() -> int:
@@ -86,7 +89,10 @@ async def hosted(plan: Plan) -> AsyncIterator[Host]:
     files = hash_files(plan.model, list_files(plan.model), plan.scratch / "hashes")
     layout = inspect(plan.model).experts_in_layer
     now_s = int(time.time()) if plan.now_s is None else plan.now_s
-    publication = publish(plan.name, files, layout, plan.operator, plan.scratch / "served", now_s=now_s)
+    sources = [parse_source(source) for source in plan.sources]
+    publication = publish(
+        plan.name, files, layout, plan.operator, plan.scratch / "served", now_s=now_s, sources=sources
+    )
     maintainer = Maintainer({publication.root: plan.source(DirectoryChunks(plan.model, files))})
     listeners = await rpc.listen("127.0.0.1", plan.port)
     async with trio.open_nursery() as nursery, open_tracker(plan.tracker, MemoryStore()) as tracker:

@@ -1,11 +1,7 @@
 """Web sources against a real local server: Range, redirects, throttling, errors, lies."""
 
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import pytest
 import trio
@@ -14,58 +10,20 @@ from mirror.cas import Store
 from mirror.errors import ChunkUnavailable, ReplicaBusy
 from mirror.fetch import open_mirror
 from mirror.flight import Patience
-from mirror.http import FIRST_RESORT, WithWeb, _retry_after_s, address_of, web_replicas
+from mirror.http import WithWeb, _retry_after_s, address_of, web_replicas
 from mirror.tree import Tree
+from swarm.trust.sources import parse_source
 from tests.mirror.fakes import Giver, Givers, flip, make_model, real_tree
+from tests.mirror.web import Web, web_server
 
 MODEL = make_model({"config.json": 300, "weights/a b.bin": (2 << 20) + 77})
 TREE: Tree = real_tree(MODEL)
 
 
-class Web(BaseHTTPRequestHandler):
-    """A server of MODEL; `trouble` may answer in its stead and says so."""
-
-    protocol_version = "HTTP/1.1"
-    trouble: "Callable[[Web], bool]" = staticmethod(lambda web: False)
-    seen: list[str]
-
-    def do_GET(self) -> None:
-        type(self).seen.append(self.path)
-        if self.trouble(self):
-            return
-        path = unquote(urlsplit(self.path).path).removeprefix("/repo/")
-        if path not in MODEL:
-            self.answer(404, b"no such file")
-            return
-        data = MODEL[path]
-        first, last = (int(part) for part in self.headers["Range"].removeprefix("bytes=").split("-"))
-        part = data[first : last + 1]
-        self.answer(206, part, {"Content-Range": f"bytes {first}-{first + len(part) - 1}/{len(data)}"})
-
-    def answer(self, status: int, body: bytes = b"", headers: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        with suppress(ConnectionError):  # whoever asked has seen enough
-            self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
 @pytest.fixture
 def web() -> Iterator[tuple[str, type[Web]]]:
-    handler = type("Handler", (Web,), {"seen": []})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/repo", handler
-        finally:
-            server.shutdown()
-            thread.join()
+    with web_server(MODEL) as served:
+        yield served
 
 
 @pytest.fixture
@@ -75,7 +33,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 async def read_all(store: Store, source: str) -> None:
-    async with web_replicas([source]) as web, open_mirror(TREE, store, WithWeb(web)) as mirror:
+    async with web_replicas([parse_source(source)]) as web, open_mirror(TREE, store, WithWeb(web)) as mirror:
         with trio.fail_after(60):
             for path, data in MODEL.items():
                 assert await mirror.read(path, 0, len(data)) == data
@@ -102,7 +60,7 @@ async def test_redirects_are_followed_but_not_for_ever(store: Store, web: tuple[
     web[1].trouble = staticmethod(elsewhere)
     await read_all(store, web[0].replace("/repo", "/moved"))
     web[1].trouble = staticmethod(lambda handler: handler.answer(302, headers={"Location": "/round"}) or True)
-    async with web_replicas([web[0]]) as found:
+    async with web_replicas([parse_source(web[0])]) as found:
         with pytest.raises(Exception, match="TooManyRedirects"):
             await found[0].fetch(TREE.chunk(0))
 
@@ -123,7 +81,7 @@ async def test_throttling_is_obeyed(store: Store, web: tuple[str, type[Web]]) ->
 
 async def test_a_retry_after_is_passed_on(web: tuple[str, type[Web]]) -> None:
     web[1].trouble = staticmethod(lambda handler: handler.answer(429, headers={"Retry-After": "7"}) or True)
-    async with web_replicas([web[0]]) as found:
+    async with web_replicas([parse_source(web[0])]) as found:
         with pytest.raises(ReplicaBusy) as refusal:
             await found[0].fetch(TREE.chunk(0))
     assert refusal.value.retry_after_s == 7
@@ -132,7 +90,10 @@ async def test_a_retry_after_is_passed_on(web: tuple[str, type[Web]]) -> None:
 def test_retry_after_in_all_its_forms() -> None:
     assert _retry_after_s(None) == _retry_after_s("soon") == _retry_after_s("nan") == 5
     assert _retry_after_s("Wed, 21 Oct 2015 07:28:00 GMT") == 0
-    assert _retry_after_s("1e99") == 3600
+    assert _retry_after_s("1e99") == _retry_after_s("Wed, 21 Oct 9999 07:28:00 GMT") == 3600
+    assert (
+        _retry_after_s("Wed, 21 Oct 99999 07:28:00 GMT") == _retry_after_s("1 Jan 2015 0:0:0 -999999999") == 5
+    )
 
 
 def whole_files(handler: Web) -> bool:
@@ -167,7 +128,7 @@ async def test_trouble_is_named(
     web[1].trouble = staticmethod(trouble)
     with Store(tmp_path) as store:
         async with (
-            web_replicas([web[0]]) as found,
+            web_replicas([parse_source(web[0])]) as found,
             open_mirror(TREE, store, WithWeb(found), patience=Patience(0.1, 0.1)) as mirror,
         ):
             with pytest.raises(ChunkUnavailable, match=reason):
@@ -177,7 +138,7 @@ async def test_trouble_is_named(
 
 async def test_a_server_without_range_can_give_the_first_chunk(web: tuple[str, type[Web]]) -> None:
     web[1].trouble = staticmethod(whole_files)
-    async with web_replicas([web[0]]) as found:
+    async with web_replicas([parse_source(web[0])]) as found:
         data = await found[0].fetch(next(TREE.chunks("weights/a b.bin")))
     assert data == MODEL["weights/a b.bin"][: 1 << 20]
 
@@ -189,20 +150,20 @@ async def test_wrong_and_endless_bodies_are_refused(store: Store, web: tuple[str
         return True
 
     web[1].trouble = staticmethod(lie)
-    async with web_replicas([web[0]]) as found:
+    async with web_replicas([parse_source(web[0])]) as found:
         assert len(await found[0].fetch(TREE.chunk(0))) == 301
         async with open_mirror(TREE, store, WithWeb(found)) as mirror:
             with pytest.raises(ChunkUnavailable, match=r"127\.0\.0\.1 sent wrong bytes"):
                 await mirror.read("config.json", 0, 1)
 
 
-@pytest.mark.parametrize(("tier", "from_web"), [(1, 0), (FIRST_RESORT, 4)])
+@pytest.mark.parametrize(("first", "from_web"), [("", 0), ("first+", 4)])
 async def test_the_web_is_the_last_or_the_first_resort(
-    store: Store, web: tuple[str, type[Web]], tier: int, from_web: int
+    store: Store, web: tuple[str, type[Web]], first: str, from_web: int
 ) -> None:
     peer = Giver("peer", MODEL, seconds=0)
     async with (
-        web_replicas([web[0]], tier) as found,
+        web_replicas([parse_source(first + web[0])]) as found,
         open_mirror(TREE, store, WithWeb(found, Givers(peer))) as mirror,
     ):
         for path, data in MODEL.items():
@@ -210,9 +171,34 @@ async def test_the_web_is_the_last_or_the_first_resort(
     assert (len(web[1].seen), peer.asked) == (from_web, 4 - from_web)
 
 
+async def test_peers_are_looked_for_before_the_last_resort_is_asked(
+    store: Store, web: tuple[str, type[Web]]
+) -> None:
+    peer, givers = Giver("peer", MODEL, seconds=0), Givers()
+    async with (
+        web_replicas([parse_source(web[0])]) as found,
+        open_mirror(TREE, store, WithWeb(found, givers)) as mirror,
+    ):
+        assert await mirror.read("config.json", 0, 1)
+        assert (givers.refreshed, len(web[1].seen)) == (1, 1)
+        givers.found_later = [peer]  # too soon to look again
+        await mirror.read("weights/a b.bin", 0, 1)
+        assert (givers.refreshed, len(web[1].seen)) == (1, 2)
+    with Store(store.root.with_name("another")) as empty:
+        async with (
+            web_replicas([parse_source(web[0])]) as found,
+            open_mirror(TREE, empty, WithWeb(found, givers)) as mirror,
+        ):
+            await mirror.read("config.json", 0, 1)
+    assert (givers.refreshed, len(web[1].seen), peer.asked) == (2, 2, 1)
+
+
 async def test_the_web_steps_in_for_lying_peers(store: Store, web: tuple[str, type[Web]]) -> None:
     givers = Givers(Giver("liar", MODEL, flip, seconds=0))
-    async with web_replicas([web[0]]) as found, open_mirror(TREE, store, WithWeb(found, givers)) as mirror:
+    async with (
+        web_replicas([parse_source(web[0])]) as found,
+        open_mirror(TREE, store, WithWeb(found, givers)) as mirror,
+    ):
         for path, data in MODEL.items():
             assert await mirror.read(path, 0, len(data)) == data
     assert set(givers.accused) == {"liar"}
