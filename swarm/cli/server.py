@@ -46,6 +46,7 @@ from swarm.peers.settings import Home
 from swarm.peers.target import Target
 from swarm.peers.tracking import TrackerClient
 from swarm.peers.verdict import ExecutorVerifier
+from swarm.peers.websources import useless_sources
 from swarm.trust.identity import Identity
 from swarm.trust.invite import Invite
 from swarm.trust.keyring import Keyring
@@ -187,11 +188,7 @@ class _Server:
     async def _check_sources(self) -> None:
         """Says which web sources do not give what was signed: nobody else would tell the operator."""
         manifest = self.publication.signed.manifest
-        if not manifest.sources:
-            return
-        from swarm.peers.websources import useless_sources
-
-        for name, reason in await useless_sources(manifest):
+        for name, reason in await useless_sources(manifest) if manifest.sources else ():
             self.report.useless_source(name, reason)
 
     async def _execute_if_possible(self, executor: Executor) -> None:

@@ -24,7 +24,6 @@ from engine.kernels import expect_pauses
 from mirror.cas import Store
 from mirror.fetch import Mirror, Progress, open_mirror
 from mirror.plan import Ledger
-from mirror.replica import Replicas
 from mirror.tree import Tree
 from swarm.errors import SwarmError
 from swarm.peers.audit import Conviction
@@ -57,6 +56,7 @@ from swarm.peers.replicas import SwarmReplicas
 from swarm.peers.settings import Home, load_remembered, remember
 from swarm.peers.target import Target
 from swarm.peers.tracking import TrackerClient, TrackerSilent, report_liar
+from swarm.peers.websources import with_web
 from swarm.trust.files import write_atomically
 from swarm.trust.identity import Identity
 from swarm.trust.manifest import parse_signed
@@ -319,7 +319,7 @@ class Session:
         sources: Sequence[WebSource],
         task_status: trio.TaskStatus[tuple[Mirror, tuple[WebReplica, ...]]],
     ) -> None:
-        async with _with_web(replicas, sources) as (everybody, web):
+        async with with_web(replicas, sources) as (everybody, web):
             reached = None if self._alone else everybody
             async with open_mirror(tree, self._store, reached, ledger=self._ledger) as mirror:
                 task_status.started((mirror, web))
@@ -380,20 +380,6 @@ async def join(
             nursery.cancel_scope.cancel()
     finally:
         await trio.to_thread.run_sync(store.close)
-
-
-@asynccontextmanager
-async def _with_web(
-    peers: SwarmReplicas, sources: Sequence[WebSource]
-) -> AsyncIterator[tuple[Replicas, tuple[WebReplica, ...]]]:
-    """Peers and web servers; what speaks to web servers is loaded only when there are any."""
-    if not sources:
-        yield peers, ()
-        return
-    from mirror.http import WithWeb, web_replicas
-
-    async with web_replicas(sources) as web:
-        yield WithWeb(web, peers), tuple(web)
 
 
 async def _settled(mirror: Mirror) -> None:

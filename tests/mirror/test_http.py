@@ -172,7 +172,7 @@ async def test_the_web_is_the_last_or_the_first_resort(
 
 
 async def test_peers_are_looked_for_before_the_last_resort_is_asked(
-    store: Store, web: tuple[str, type[Web]]
+    store: Store, web: tuple[str, type[Web]], tmp_path: Path
 ) -> None:
     peer, givers = Giver("peer", MODEL, seconds=0), Givers()
     async with (
@@ -184,7 +184,7 @@ async def test_peers_are_looked_for_before_the_last_resort_is_asked(
         givers.found_later = [peer]  # too soon to look again
         await mirror.read("weights/a b.bin", 0, 1)
         assert (givers.refreshed, len(web[1].seen)) == (1, 2)
-    with Store(store.root.with_name("another")) as empty:
+    with Store(tmp_path / "another") as empty:
         async with (
             web_replicas([parse_source(web[0])]) as found,
             open_mirror(TREE, empty, WithWeb(found, givers)) as mirror,
