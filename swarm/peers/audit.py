@@ -7,7 +7,8 @@ audits is recomputed here even when a second donor agrees, for donors may collud
 
 Recomputing needs the experts' bytes. Where they are in memory, or every answer is to be audited, the answer
 waits for the check. Else a second donor is asked meanwhile if there is one, and the check is made in the
-background, and never skipped: when too many wait, answers wait with them.
+background, and never skipped: when too many wait, answers wait with them. When the bytes cannot be had, an
+answer is used unchecked, which is counted; never so where every answer is to be audited.
 
 Whoever is convicted may have lied before without being audited. So for each donor it is noted in which
 forward passes answers of its were used that were not recomputed here; a conviction withdraws those passes
@@ -118,7 +119,10 @@ class Auditor:
     async def check(
         self, answer: Answer, number: int, ask: Callable[[Remote], Awaitable[Answer | None]]
     ) -> Checked:
-        """What to use in pass `number` for an answer that was drawn; `ask` puts the same call to another donor."""
+        """What to use in pass `number` for an answer that was drawn; `ask` puts the same call to another donor.
+
+        Raises EngineError when the bytes to check it with cannot be had, if it may not be used without.
+        """
         self.audits.drawn += 1
         here = self._luck.random() < LOCAL_SHARE
         at_once = self.share >= 1 or self._recompute.ready(answer.work)
@@ -180,9 +184,9 @@ class Auditor:
             truth = await self._recompute(first.work)
         except EngineError:
             self.audits.unchecked += 1
-            if len(answers) == 1:
+            if len(answers) == 1 and self.share < 1:
                 return Checked(first.outputs, False)
-            raise  # two donors contradict each other, and neither can be believed
+            raise  # no answer may be used unchecked; or two contradict each other, and neither can be believed
         self.audits.recomputed += 1
         right = encode_outputs(truth)
         for answer in answers:

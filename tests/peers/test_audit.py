@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from engine.cache import State
+from engine.errors import EngineError
 from engine.expert_bank import ExpertBank
 from engine.kernels import ExpertRows, quantize_rows
 from engine.source import DirectorySource
@@ -217,6 +218,23 @@ async def test_when_every_answer_is_audited_no_lie_is_used_whatever_is_drawn(
     assert np.array_equal(found.outputs.values, RIGHT.values)
     assert [conviction.donor for conviction in simulation.convictions] == [simulation.remotes[1]]
     assert simulation.auditor.pending == 0
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+async def test_without_the_bytes_an_answer_is_used_only_where_not_all_are_audited(share: float) -> None:
+    def lacks(work: Work) -> ExpertRows:
+        raise EngineError("nobody has them")
+
+    simulation = Simulation(0, share, 1.0, {1})
+    simulation.auditor._recompute._run = lacks
+    simulation.pool.remotes = simulation.pool.remotes[:1]  # nobody else to ask
+    said = answer(simulation.remotes[0], RIGHT)
+    if share < 1:
+        assert not (await simulation.auditor.check(said, 1, simulation.ask)).certain
+    else:
+        with pytest.raises(EngineError):
+            await simulation.auditor.check(said, 1, simulation.ask)
+    assert simulation.auditor.audits.unchecked == 1
 
 
 async def test_a_check_here_without_the_bytes_asks_a_second_donor_first() -> None:
