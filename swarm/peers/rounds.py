@@ -366,7 +366,7 @@ class Round:
         if share.waits < MOST_WAITS:
             until = self._pool.busy_until(layer, share.experts)
             if until is not None:
-                await trio.sleep(min(until - trio.current_time(), MOST_WAIT_S))
+                await trio.sleep(min(max(until - trio.current_time(), 0.0), MOST_WAIT_S))
             if until is not None or self._somebody(share):
                 self._again(share, "failover", waited=1)
                 return
