@@ -15,6 +15,7 @@ from swarm.trust.manifest import MAX_MANIFEST_BYTES, parse_signed
 from swarm.wire import cbor
 from swarm.wire.keys import verify
 from swarm.wire.messages.tracker import layout_statement
+from swarm.wire.messages.tracker.fields import MOST_EXPERTS
 
 MOST_BYTES = MAX_MANIFEST_BYTES + (1 << 20)
 
@@ -55,7 +56,9 @@ def read_publication(path: Path) -> Publication:
         content, counts, signature = value["signed"], value["layout"], value["signature"]
         if not isinstance(content, bytes) or not isinstance(signature, bytes) or not isinstance(counts, list):
             raise NotAPublication(path=path, reason="it has another form")
-        layout = tuple(count for count in counts if type(count) is int)
+        layout = tuple(count for count in counts if type(count) is int and 0 <= count <= MOST_EXPERTS)
+        if len(layout) != len(counts):
+            raise NotAPublication(path=path, reason="its layout holds something else than numbers of experts")
         signed = parse_signed(content)
         verify(signed.signer, layout_statement(signed.manifest.root, layout), signature)
     except NotAPublication:

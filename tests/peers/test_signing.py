@@ -20,6 +20,7 @@ from swarm.peers.signing import (
 from swarm.trust.identity import Identity, UnreadableKey
 from swarm.trust.keyring import Keyring
 from swarm.trust.memory import Memory
+from swarm.wire import cbor
 
 
 def published(folder: Path, key_file: Path, **changes: int) -> Publication:
@@ -48,6 +49,17 @@ def test_every_changed_byte_is_noticed(tmp_path: Path) -> None:
             read_publication(path)
     path.write_bytes(content[:-1])
     with pytest.raises(NotAPublication):
+        read_publication(path)
+
+
+@pytest.mark.parametrize("layout", [[2, "2"], [2, True], [2, None], [2, -1], [2, 65536], [2, 1 << 63]])
+def test_a_layout_of_anything_but_numbers_is_refused(layout: list[cbor.Value], tmp_path: Path) -> None:
+    path = tmp_path / "m.signed"
+    write_publication(path, published(tmp_path, tmp_path / "key"))
+    value = cbor.decode(path.read_bytes())
+    assert isinstance(value, dict)
+    path.write_bytes(cbor.encode({**value, "layout": layout}))
+    with pytest.raises(NotAPublication, match="numbers of experts"):
         read_publication(path)
 
 
