@@ -49,11 +49,6 @@ class RangeSet:
         index = bisect_right(self._starts, value) - 1
         return index >= 0 and value < self._stops[index]
 
-    def covers(self, start: int, stop: int) -> bool:
-        """Whether all of [start, stop) is in the set."""
-        index = bisect_right(self._starts, start) - 1
-        return start >= stop or (index >= 0 and stop <= self._stops[index])
-
     def __or__(self, other: "RangeSet") -> "RangeSet":
         return RangeSet([*self, *other])
 

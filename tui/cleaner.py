@@ -15,7 +15,6 @@ no state that a sequence split between two pieces could confuse. A sequence whos
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 _MARKS = "\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f"
 _MAX_MARKS = 8
@@ -101,10 +100,3 @@ def clean_line(text: str, limit: int = 400) -> str:
     """A whole text as one line of at most `limit` characters, for names, paths and errors."""
     line = " ".join(clean(text).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
-
-
-def clean_pieces(pieces: Iterator[str]) -> Iterator[str]:
-    """Pieces of one text, cleaned as they come."""
-    cleaner = Cleaner()
-    for piece in pieces:
-        yield cleaner.feed(piece)

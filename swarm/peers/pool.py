@@ -34,7 +34,6 @@ AGAIN_S = 1.0
 """The tracker is not asked more often than this."""
 FIRST_REST_S = 0.2
 LONGEST_REST_S = 30.0
-DIRECT_AGAIN_S = 60.0
 
 
 class Directory(Protocol):

@@ -5,7 +5,6 @@ checked whole when it is made and when it is read: one bad entry refuses all of 
 which operator to believe or of earlier versions: `memory` does.
 """
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -89,12 +88,6 @@ class FileEntry:
     size: int
     chunks: Digests
 
-    def chunk_length(self, index: int) -> int:
-        """The number of bytes of one chunk."""
-        if not 0 <= index < len(self.chunks):
-            raise IndexError(f"chunk {index} of {len(self.chunks)}")
-        return min(CHUNK_BYTES, self.size - index * CHUNK_BYTES)
-
 
 @dataclass(frozen=True)
 class Manifest:
@@ -143,11 +136,6 @@ class Manifest:
     def total_bytes(self) -> int:
         """The size of all files together."""
         return sum(entry.size for entry in self.files)
-
-    @cached_property
-    def by_path(self) -> dict[str, FileEntry]:
-        """The files under their paths."""
-        return {entry.path: entry for entry in self.files}
 
     @classmethod
     def parse(cls, body: bytes) -> "Manifest":
@@ -235,25 +223,6 @@ def parse_signed(data: bytes) -> SignedManifest:
     root = blake3(body, derive_key_context=_ROOT_CONTEXT).digest()
     verify(signer, _SIGNATURE_TAG + root, signature)  # before anything of the body is believed
     return SignedManifest(Manifest.parse(body), keyring, PeerKey(signer), signature)
-
-
-def hash_file_chunks(parts: Iterable[bytes | memoryview]) -> tuple[int, Digests]:
-    """The size and chunk hashes of a file given as consecutive parts of any length."""
-    size, digests, pending, hasher = 0, bytearray(), 0, hashlib.sha256()
-    for part in parts:
-        view = memoryview(part)
-        size += len(view)
-        while view:
-            taken = view[: CHUNK_BYTES - pending]
-            hasher.update(taken)
-            pending += len(taken)
-            view = view[len(taken) :]
-            if pending == CHUNK_BYTES:
-                digests += hasher.digest()
-                pending, hasher = 0, hashlib.sha256()
-    if pending:
-        digests += hasher.digest()
-    return size, Digests(bytes(digests))
 
 
 def check_path(path: str) -> str:

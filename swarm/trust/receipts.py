@@ -6,10 +6,9 @@ from functools import lru_cache
 from blake3 import blake3
 
 from swarm.wire import cbor
-from swarm.wire.keys import SIGNATURE_BYTES, KeyPair, PeerKey, verify
+from swarm.wire.keys import KeyPair, PeerKey, verify
 from swarm.wire.messages import Message, encode_fields
 
-RECEIPT_BYTES = SIGNATURE_BYTES
 _REQUEST_CONTEXT = "swarm request digest v1"
 _REPLY_CONTEXT = "swarm reply digest v1"
 _TAG = b"swarm receipt v1\0"

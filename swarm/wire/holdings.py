@@ -24,7 +24,6 @@ from swarm.errors import SwarmError
 
 MAX_INDICES = 1 << 24
 """No model has more chunks or experts than this: 16 TiB of chunks."""
-MAX_ENCODED_BYTES = MAX_INDICES // 8 + 1
 _RUNS, _BITMAP = 0, 1
 _VARINT_BYTES = 4
 _FEW = 64

@@ -9,7 +9,7 @@ import trio
 from mirror.errors import ReplicaBusy, ReplicaLacks
 from mirror.replica import Buffer, Replica
 from mirror.tree import Chunk, Tree
-from swarm.trust.manifest import Digests, FileEntry, hash_file_chunks
+from swarm.trust.manifest import CHUNK_BYTES, Digests, FileEntry
 
 CHUNK = 256
 Model = dict[str, bytes]
@@ -24,16 +24,18 @@ def make_model(sizes: dict[str, int], seed: int = 1) -> Model:
 
 def small_tree(model: Model, chunk_bytes: int = CHUNK) -> Tree:
     """The tree of a model, in chunks small enough for tests."""
-    entries = []
-    for path, data in model.items():
-        parts = (data[at : at + chunk_bytes] for at in range(0, len(data), chunk_bytes))
-        entries.append(FileEntry(path, len(data), Digests.of(sha256(part).digest() for part in parts)))
-    return Tree(entries, chunk_bytes)
+    return Tree([file_entry(path, data, chunk_bytes) for path, data in model.items()], chunk_bytes)
 
 
 def real_tree(model: Model) -> Tree:
     """The tree of a model in chunks of 1 MiB."""
-    return Tree(FileEntry(path, *hash_file_chunks([data])) for path, data in model.items())
+    return Tree(file_entry(path, data) for path, data in model.items())
+
+
+def file_entry(path: str, data: bytes, chunk_bytes: int = CHUNK_BYTES) -> FileEntry:
+    """A file as a manifest lists it."""
+    parts = (data[at : at + chunk_bytes] for at in range(0, len(data), chunk_bytes))
+    return FileEntry(path, len(data), Digests.of(sha256(part).digest() for part in parts))
 
 
 class Giver:

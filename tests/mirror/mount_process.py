@@ -4,6 +4,7 @@ Says "mounted" on a line when it is. With `signals` it handles SIGTERM itself, a
 without, libfuse has to.
 """
 
+import hashlib
 import signal
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from mirror.fetch import open_mirror
 from mirror.fuse import mount
 from mirror.source import MirrorSource
 from mirror.tree import Tree
-from swarm.trust.manifest import FileEntry, hash_file_chunks
+from swarm.trust.manifest import CHUNK_BYTES, Digests, FileEntry
 
 
 def filled(store: Store, directory: Path) -> Tree:
@@ -23,7 +24,9 @@ def filled(store: Store, directory: Path) -> Tree:
     entries = []
     for path in sorted(found for found in directory.rglob("*") if found.is_file()):
         data = path.read_bytes()
-        entries.append(FileEntry(path.relative_to(directory).as_posix(), *hash_file_chunks([data])))
+        parts = (data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES))
+        digests = Digests.of(hashlib.sha256(part).digest() for part in parts)
+        entries.append(FileEntry(path.relative_to(directory).as_posix(), len(data), digests))
         for chunk in Tree(entries[-1:]).chunks(entries[-1].path):
             store.put(chunk.address, data[chunk.offset : chunk.offset + chunk.size])
     return Tree(entries)

@@ -18,7 +18,6 @@ from swarm.trust.manifest import (
     FileEntry,
     Manifest,
     check_path,
-    hash_file_chunks,
     parse_signed,
     sign,
 )
@@ -58,16 +57,12 @@ def test_there_and_back() -> None:
 
 def test_what_it_tells() -> None:
     assert MANIFEST.total_bytes == 700 + 2 * CHUNK_BYTES + 1
-    file = MANIFEST.by_path["model/a.safetensors"]
-    assert [file.chunk_length(i) for i in range(3)] == [CHUNK_BYTES, CHUNK_BYTES, 1]
+    (file,) = [entry for entry in MANIFEST.files if entry.path == "model/a.safetensors"]
     assert len(file.chunks) == 3
     assert list(file.chunks) == [file.chunks[i] for i in (0, 1, -1)] == list(file.chunks[:])
     for wrong in (3, -4):
         with pytest.raises(IndexError):
             file.chunks[wrong]
-    for wrong in (3, -1):
-        with pytest.raises(IndexError):
-            file.chunk_length(wrong)
 
 
 def test_the_root_is_over_everything_and_the_content_over_the_files() -> None:
@@ -224,17 +219,6 @@ def test_random_bytes(data: bytes) -> None:
         parse_signed(data)
     with pytest.raises(SwarmError):
         Manifest.parse(data)
-
-
-@pytest.mark.parametrize(
-    "size", [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 2 * CHUNK_BYTES, 2 * CHUNK_BYTES + 7]
-)
-def test_hashing_in_parts_of_any_length(size: int) -> None:
-    data = random.Random(size).randbytes(size)
-    expected = [hashlib.sha256(data[i : i + CHUNK_BYTES]).digest() for i in range(0, size, CHUNK_BYTES)]
-    for part in (100_003, CHUNK_BYTES, 5 * CHUNK_BYTES):
-        found_size, digests = hash_file_chunks(data[i : i + part] for i in range(0, size, part))
-        assert (found_size, list(digests)) == (size, expected)
 
 
 def test_a_large_model_fits() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from itertools import pairwise
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tui.harmless import harmless
-from tui.cleaner import Cleaner, clean, clean_line, clean_pieces
+from tui.cleaner import Cleaner, clean, clean_line
 
 HOSTILE = (
     [chr(code) for code in range(0x20)]
@@ -62,10 +63,16 @@ def test_a_hundred_thousand_hostile_strings_come_out_harmless_however_they_are_c
         assert cleaner.feed(text[:cut]) + cleaner.feed(text[cut:]) == whole, (text, cut)
 
 
+def joined(pieces: Iterable[str]) -> str:
+    """Pieces of one text, cleaned as they come."""
+    cleaner = Cleaner()
+    return "".join(cleaner.feed(piece) for piece in pieces)
+
+
 @pytest.mark.parametrize("text", HOSTILE)
 def test_cut_at_every_boundary_is_the_same(text: str) -> None:
     text = f"a{text}b\r\n{text}{text}"
-    assert "".join(clean_pieces(iter(text))) == clean(text)
+    assert joined(text) == clean(text)
 
 
 @settings(derandomize=True)
@@ -73,10 +80,10 @@ def test_cut_at_every_boundary_is_the_same(text: str) -> None:
 def test_any_text_in_any_pieces(text: str, cuts: list[int]) -> None:
     bounds = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
     pieces = [text[low:high] for low, high in pairwise(bounds)]
-    joined = "".join(clean_pieces(iter(pieces)))
-    assert joined == clean(text)
-    assert harmless(joined)
-    assert clean(joined) == joined
+    whole = joined(pieces)
+    assert whole == clean(text)
+    assert harmless(whole)
+    assert clean(whole) == whole
 
 
 def test_what_stood_there_is_seen() -> None:
@@ -94,7 +101,7 @@ def test_newlines_of_every_kind_are_one() -> None:
 
 def test_towers_of_marks_are_cut_even_in_pieces() -> None:
     assert clean("a" + "\u0301" * 100 + "b") == "a" + "\u0301" * 8 + "b"
-    assert "".join(clean_pieces(iter("a" + "\u0301" * 100 + "b"))) == "a" + "\u0301" * 8 + "b"
+    assert joined("a" + "\u0301" * 100 + "b") == "a" + "\u0301" * 8 + "b"
 
 
 def test_a_line_is_one_line_of_bounded_length() -> None:
