@@ -14,12 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass
 from pathlib import Path, PurePosixPath
 
-import cbor2
-
 from engine.source import DirectorySource
 from swarm.errors import SwarmError
 from swarm.trust.files import write_atomically
 from swarm.trust.manifest import CHUNK_BYTES, Digests, FileEntry, Manifest
+from swarm.wire import cbor
 
 # Left behind by editors, downloaders and version control; not part of a model.
 _TRANSIENT = (".tmp", ".part", ".partial", ".incomplete", ".lock", ".crdownload", ".swp", "~")
@@ -265,7 +264,7 @@ def _place(kept: Path, file: Path) -> Path:
 
 
 def _recall(kept: Path, file: Path, state: FileState) -> Digests | None:
-    """The hashes kept for a file in exactly this state; None: there are none, or damaged ones."""
+    """The hashes kept for a file in exactly this state; None: there are none that can be read."""
     try:
         content = _place(kept, file).read_bytes()
     except FileNotFoundError:
@@ -273,14 +272,22 @@ def _recall(kept: Path, file: Path, state: FileState) -> Digests | None:
     checksum, record = content[:32], content[32:]
     if hashlib.sha256(record).digest() != checksum:
         return None
-    stored = cbor2.loads(record)
-    if stored["state"] != list(astuple(state)):
+    try:
+        stored = cbor.decode(record)
+    except cbor.BadEncoding:  # of another version
         return None
-    return Digests(stored["chunks"])
+    if not isinstance(stored, dict) or stored.get("state") != list(astuple(state)):
+        return None
+    chunks = stored.get("chunks")
+    return Digests(chunks) if isinstance(chunks, bytes) else None
 
 
 def _keep(kept: Path, file: Path, state: FileState, digests: Digests) -> None:
-    record = cbor2.dumps(
-        {"path": str(file.absolute()), "state": list(astuple(state)), "chunks": digests.joined}
+    record = cbor.encode(
+        {
+            "path": os.fsencode(file.absolute()),
+            "state": list(astuple(state)),
+            "chunks": digests.joined,
+        }
     )
     write_atomically(_place(kept, file), hashlib.sha256(record).digest() + record)

@@ -10,6 +10,7 @@ import trio
 
 from swarm.errors import SwarmError
 from swarm.peers.links import Links
+from swarm.trust.manifest import MAX_SIGNED_BYTES
 from swarm.wire.address import Address
 from swarm.wire.holdings import IndexSet
 from swarm.wire.keys import PeerKey
@@ -38,7 +39,6 @@ from swarm.wire.messages.tracker import (
 from swarm.wire.rpc import Buffer, RemoteError
 
 ANSWER_S = 20.0
-MAX_MANIFEST_BYTES = 256 << 20
 MAX_MODELS = 10_000
 MAX_BANS = 20_000
 REPORT_TRIES = 6
@@ -126,7 +126,7 @@ class TrackerClient:
             reply = await self.ask(GetManifest(root, len(content)), ManifestPiece)
             piece = reply.message
             content += reply.payload
-            if not 0 < piece.total_bytes <= MAX_MANIFEST_BYTES or len(content) > piece.total_bytes:
+            if not 0 < piece.total_bytes <= MAX_SIGNED_BYTES or len(content) > piece.total_bytes:
                 raise OddManifest(address=self.address)
             if len(content) == piece.total_bytes:
                 return ManifestBytes(bytes(content), piece.experts_in_layer, piece.layout_signature)

@@ -21,6 +21,8 @@ from swarm.wire.keys import BadSignature, KeyPair, PeerKey, verify
 CHUNK_BYTES = 1 << 20
 DIGEST_BYTES = 32
 MAX_MANIFEST_BYTES = 64 << 20
+MAX_SIGNED_BYTES = MAX_MANIFEST_BYTES + (64 << 10)
+"""A signed one: body, keyring and signature."""
 MAX_FILES = 100_000
 MAX_SOURCES = 64
 MAX_NAME_CHARS = 120
@@ -206,8 +208,8 @@ def parse_signed(data: bytes) -> SignedManifest:
     Whether the operator is the right one and the version not an old one is for `memory` to say.
     Raises BadManifest, BadKeyring, BadSignature.
     """
-    if len(data) > MAX_MANIFEST_BYTES + 65536:
-        raise BadManifest(reason=f"it is larger than {MAX_MANIFEST_BYTES} bytes")
+    if len(data) > MAX_SIGNED_BYTES:
+        raise BadManifest(reason=f"it is larger than {MAX_SIGNED_BYTES} bytes")
     try:
         value = cbor.decode(data)
     except cbor.BadEncoding as error:

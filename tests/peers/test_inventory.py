@@ -5,6 +5,7 @@ import os
 import time
 from pathlib import Path
 
+import cbor2
 import pytest
 
 from swarm.peers import inventory
@@ -111,6 +112,17 @@ def test_damaged_kept_hashes_are_not_believed(damage: bytes, model: Path, tmp_pa
     for record in kept.iterdir():
         content = record.read_bytes()
         record.write_bytes(damage or content[:-1] + bytes([content[-1] ^ 1]))
+    again, seen = hashed(model, kept)
+    assert again == first
+    assert seen[0].reused_bytes == 0
+
+
+def test_kept_hashes_of_another_version_are_not_used(model: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    first, _ = hashed(model, kept)
+    for place, record in enumerate(kept.iterdir()):
+        other = cbor2.dumps({"of": "another", "a": "form"}) if place % 2 else cbor2.dumps(["none"])
+        record.write_bytes(hashlib.sha256(other).digest() + other)
     again, seen = hashed(model, kept)
     assert again == first
     assert seen[0].reused_bytes == 0

@@ -17,6 +17,7 @@ from swarm.peers.tracking import (
     list_bans,
     report_liar,
 )
+from swarm.trust.manifest import MAX_SIGNED_BYTES
 from swarm.wire.address import Address
 from swarm.wire.holdings import IndexSet, MalformedHoldings
 from swarm.wire.keys import PeerKey
@@ -90,6 +91,18 @@ async def test_a_manifest_is_put_together_from_its_pieces(length: int) -> None:
 async def test_a_manifest_of_another_length_than_announced_is_refused(total: int) -> None:
     with pytest.raises(OddManifest, match=r"tracker\.example"):
         await client(pieces_of(b"0123456789", total)).manifest(ROOT)
+
+
+async def test_no_manifest_is_fetched_that_would_be_refused_for_its_length() -> None:
+    asked = []
+
+    def answer(message: GetManifest) -> Reply:
+        asked.append(message.offset)
+        return pieces_of(bytes(PIECE_BYTES + 1), MAX_SIGNED_BYTES + 1)(message)
+
+    with pytest.raises(OddManifest):
+        await client(answer).manifest(ROOT)
+    assert asked == [0]
 
 
 async def test_an_answer_to_another_question_is_refused() -> None:
