@@ -29,7 +29,7 @@ from swarm.wire.rpc import Buffer, Handlers, Peer
 from tracker.assignment import assign_chunks, assign_experts, turn_of
 from tracker.catalogue import Catalogue, Holdings
 from tracker.clock import Clock
-from tracker.registry import Entry, Registry
+from tracker.registry import LOOPBACK, Entry, Registry
 from tracker.relay import Relay
 
 MODELS_A_PEER = 64
@@ -98,7 +98,7 @@ class Answers:
         if not resident <= ready:
             raise BadMessage(message=message.kind, reason="an expert is in RAM and not ready")
         self._note(entry, message.root)
-        experts = model.profile(message.profile)
+        experts = self._profile(entry, message.root, message.profile)
         self._account(entry, message.root + message.profile, len(payload))
         experts.serve(caller.key, ready, self._clock.monotonic_s())
         experts.resident[caller.key] = resident.encode()
@@ -181,7 +181,7 @@ class Answers:
         entry = self._registry.entry(caller.key, message.generation)
         model = self._catalogue.model(message.root)
         kept = IndexSet.decode(payload, model.layout.total)
-        experts = model.profile(message.profile)
+        experts = self._profile(entry, message.root, message.profile)
         assigned = assign_experts(
             model.layout,
             experts.told.partial_replicas(without=caller.key),
@@ -226,6 +226,13 @@ class Answers:
             chosen += [peer for peer in more if peer not in chosen]
             complete = complete and len(chosen) <= most
         return [contacts[peer] for peer in chosen[:most]], complete
+
+    def _profile(self, entry: Entry, root: bytes, profile: bytes) -> Holdings:
+        """The experts of a profile, the only one of this model that the peer counts in from now on."""
+        model = self._catalogue.model(root)
+        for left in model.leave_others(entry.key, profile):
+            entry.set_bytes.pop(root + left, None)
+        return model.profile(profile, None if entry.network == LOOPBACK else entry.network)
 
     @staticmethod
     def _account(entry: Entry, subject: bytes, size: int) -> None:

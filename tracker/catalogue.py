@@ -2,13 +2,14 @@
 
 The first operator key that publishes under a name owns it. A later manifest is accepted when its keyring
 follows from the one before and its version is higher; the last few versions stay, for those in the middle of
-a reply.
+a reply. A name is free again when nobody serves the model and its manifest counts no more, see `tracker.room`.
 
 The experts of a model are indexed for each numeric profile. `served` is what peers say they serve; `told`
-adds what donors were told to hold and do not yet, so donors that come together are not all given the same.
+adds what donors were told to hold and do not yet, so donors that come together are not all given the same. A
+peer counts in one profile of a model, and a network adds few profiles: a donor of an invented one helps nobody.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from swarm.errors import SwarmError
@@ -18,13 +19,17 @@ from swarm.wire.holdings import ExpertLayout, IndexSet
 from swarm.wire.keys import BadSignature, PeerKey, verify
 from swarm.wire.messages.tracker import ExpertCoverage, ModelSummary, layout_statement
 from tracker.index import HoldingIndex
+from tracker.room import ABSENT_S, COUNTS_S, GONE_S, STRANGERS, Kept, Room, to_drop
 from tracker.store import StoredManifest
 
 MAX_CHUNKS = 1 << 21
 VERSIONS_KEPT = 3
-MAX_NAMES = 256
-MAX_PROFILES = 4
+MAX_PROFILES = 8
+PROFILES_A_NETWORK = 2
+PROFILES_LISTED = 4
 PROMISE_S = 600.0
+_INDEX_BYTES = 2 * 4
+"""What an index takes in `Holdings`: its counts of those who serve it, and of those told to."""
 
 
 class UnknownModel(SwarmError):
@@ -47,8 +52,13 @@ class BadLayout(SwarmError):
     """The layout of experts of “{name}” was refused: {reason}."""
 
 
-class TooManyModels(SwarmError):
-    """This tracker has no room for {what}; its limit is {limit}."""
+class ModelTooLarge(SwarmError):
+    """The model “{name}” has {chunks} chunks; this tracker takes {limit} at most."""
+
+
+class TooManyProfiles(SwarmError):
+    """Nobody serves “{name}” in this numeric profile yet, and this tracker keeps no more than {limit} of
+    them{whose}. Use the --weights and the version of Swarm that its other donors use."""
 
 
 @dataclass
@@ -56,6 +66,8 @@ class Holdings:
     """Who serves indices of one kind (chunks, or experts of a profile), and who was told to."""
 
     total: int
+    network: str | None = None
+    """Of who was first to serve it; None: not bounded."""
     served: HoldingIndex[PeerKey] = field(init=False)
     told: HoldingIndex[PeerKey] = field(init=False)
     resident: dict[PeerKey, bytes] = field(default_factory=dict)
@@ -95,6 +107,11 @@ class Holdings:
             del self.promised_s[peer]
             self.told.set(peer, self.served.held(peer))
 
+    @property
+    def is_served(self) -> bool:
+        """Whether anybody serves anything of it."""
+        return bool(len(self.served))
+
     def forget(self, peer: PeerKey) -> None:
         """Forgets a peer."""
         self.served.remove(peer)
@@ -105,7 +122,7 @@ class Holdings:
         self.promised_s.pop(peer, None)
 
 
-@dataclass
+@dataclass(eq=False)
 class Model:
     """One version of a model."""
 
@@ -114,23 +131,50 @@ class Model:
     chunk_count: int
     model_bytes: int
     layout: ExpertLayout
+    issued: int
+    expires: int
     chunks: Holdings = field(init=False)
     experts: dict[bytes, Holdings] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.chunks = Holdings(self.chunk_count)
 
-    def profile(self, profile: bytes) -> Holdings:
-        """The experts of a numeric profile. TooManyModels when there are many already."""
+    def profile(self, profile: bytes, network: str | None = None) -> Holdings:
+        """The experts of a numeric profile, for a peer of a network. TooManyProfiles when it would be one more."""
         holdings = self.experts.get(profile)
         if holdings is None:
+            for unused in [key for key, known in self.experts.items() if not len(known.told)]:
+                del self.experts[unused]
+            theirs = [
+                known for known in self.experts.values() if network is not None and known.network == network
+            ]
+            if len(theirs) >= PROFILES_A_NETWORK:
+                whose = f" from {network}"
+                raise TooManyProfiles(name=self.stored.name, limit=PROFILES_A_NETWORK, whose=whose)
             if len(self.experts) >= MAX_PROFILES:
-                for unused in [key for key, known in self.experts.items() if not len(known.told)]:
-                    del self.experts[unused]
-            if len(self.experts) >= MAX_PROFILES:
-                raise TooManyModels(what="another numeric profile of one model", limit=MAX_PROFILES)
-            holdings = self.experts[profile] = Holdings(self.layout.total)
+                raise TooManyProfiles(name=self.stored.name, limit=MAX_PROFILES, whose="")
+            holdings = self.experts[profile] = Holdings(self.layout.total, network)
         return holdings
+
+    def leave_others(self, peer: PeerKey, profile: bytes) -> list[bytes]:
+        """Takes a peer out of all profiles but one, and names those it was in."""
+        left = [key for key, one in self.experts.items() if key != profile and peer in one.told]
+        for key in left:
+            self.experts[key].forget(peer)
+        return left
+
+    @property
+    def is_served(self) -> bool:
+        """Whether anybody serves anything of it."""
+        return any(holdings.is_served for holdings in self.holdings())
+
+    def counts(self, unix_s: float) -> bool:
+        """Whether its manifest still gives a right to the name."""
+        return self.issued <= unix_s < min(self.expires, self.issued + COUNTS_S)
+
+    def kept(self, network: str | None) -> Kept:
+        """What it takes here: the manifest, and what is counted of its chunks and experts."""
+        return _kept(self.stored, self.chunk_count, network)
 
     def holdings(self) -> Iterator[Holdings]:
         """The chunks, and the experts of each profile."""
@@ -141,8 +185,9 @@ class Model:
         """What a list of models says of it."""
         covered = self.chunks.served.coverage()
         coverage = []
-        for profile, experts in sorted(self.experts.items()):
-            if not len(experts.served):
+        served = sorted(self.experts.items(), key=lambda one: len(one[1].served), reverse=True)
+        for profile, experts in sorted(served[:PROFILES_LISTED]):
+            if not experts.is_served:
                 continue
             found = experts.served.coverage()
             coverage.append(ExpertCoverage(profile, len(experts.served), found.covered, found.least_replicas))
@@ -163,13 +208,25 @@ class Model:
         )
 
 
+@dataclass
+class Name:
+    """A name with the versions of it that are kept, the newest last."""
+
+    versions: list[Model]
+    network: str | None
+    """Where the newest was published from; None: not bounded, or not known since this tracker started."""
+    served_s: float
+    """When anybody served it last, as far as is known."""
+
+
 class Catalogue:
     """All models. `revision` counts what was published."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: Room = STRANGERS) -> None:
         self.revision = 0
+        self._room = room
         self._models: dict[bytes, Model] = {}
-        self._names: dict[str, list[Model]] = {}
+        self._names: dict[str, Name] = {}
         self._peers: dict[PeerKey, set[bytes]] = {}
 
     def model(self, root: bytes) -> Model:
@@ -182,7 +239,7 @@ class Catalogue:
     def newest(self, after: str, most: int) -> tuple[list[Model], bool]:
         """The newest versions of at most `most` names after `after`, and whether there are more."""
         names = sorted(name for name in self._names if name > after)
-        return [self._names[name][-1] for name in names[:most]], len(names) > most
+        return [self._names[name].versions[-1] for name in names[:most]], len(names) > most
 
     def check(
         self,
@@ -191,31 +248,29 @@ class Catalogue:
         layout: tuple[int, ...],
         layout_signature: bytes,
         unix_s: float,
-    ) -> tuple[StoredManifest, list[bytes]] | None:
-        """What to store for a verified manifest and which roots to drop; None when it is known already.
+    ) -> StoredManifest | None:
+        """What to store for a verified manifest; None when it is known already.
 
-        Raises NameTaken, OldVersion, ManifestExpired, BadLayout, TooManyModels.
+        Raises NameTaken, OldVersion, ManifestExpired, BadLayout, ModelTooLarge.
         """
         manifest = signed.manifest
         name, version, root = manifest.name, manifest.version, manifest.root
-        versions = self._names.get(name, [])
-        if versions:
-            newest = versions[-1]
+        known = self._names.get(name)
+        if known is not None:
+            if any(one.stored.root == root and one.keyring == signed.keyring for one in known.versions):
+                return None
+            newest = known.versions[-1]
             if not signed.keyring.follows(newest.keyring):
                 raise NameTaken(name=name, owner=newest.keyring.latest)
-            if root == newest.stored.root and signed.keyring == newest.keyring:
-                return None
             if version < newest.stored.version or (
                 version == newest.stored.version and root != newest.stored.root
             ):
                 raise OldVersion(name=name, version=version, highest=newest.stored.version)
-        elif len(self._names) >= MAX_NAMES:
-            raise TooManyModels(what="another model", limit=MAX_NAMES)
         if manifest.expires <= unix_s:
             raise ManifestExpired(name=name)
-        chunks = sum(len(entry.chunks) for entry in manifest.files)
+        chunks = _chunks_of(signed)
         if chunks > MAX_CHUNKS:
-            raise TooManyModels(what=f"a model of {chunks} chunks", limit=MAX_CHUNKS)
+            raise ModelTooLarge(name=name, chunks=chunks, limit=MAX_CHUNKS)
         if sum(layout) > MAX_CHUNKS:
             raise BadLayout(name=name, reason=f"it has more than {MAX_CHUNKS} experts")
         try:
@@ -224,34 +279,81 @@ class Catalogue:
             raise BadLayout(
                 name=name, reason="the operator that signed the manifest did not sign it"
             ) from None
-        stored = StoredManifest(root, name, version, signed.keyring.latest, encoded, layout, layout_signature)
-        kept = [model.stored.root for model in versions if model.stored.root != root]
-        return stored, kept[: max(0, len(kept) - VERSIONS_KEPT + 1)]
+        return StoredManifest(root, name, version, signed.keyring.latest, encoded, layout, layout_signature)
 
-    def add(self, stored: StoredManifest, signed: SignedManifest) -> Model:
-        """Makes a stored manifest known; a version beyond those kept falls out."""
-        files = signed.manifest.files
-        chunks = sum(len(entry.chunks) for entry in files)
-        model = Model(
-            stored, signed.keyring, chunks, signed.manifest.total_bytes, ExpertLayout(stored.experts_in_layer)
+    def to_drop(
+        self, stored: StoredManifest, signed: SignedManifest, network: str | None, now_s: float
+    ) -> list[bytes]:
+        """The roots to drop when a manifest that was checked is added. NoRoom."""
+        known = self._names.get(stored.name)
+        earlier = [one for one in known.versions if one.stored.root != stored.root] if known else []
+        most = VERSIONS_KEPT - 1
+        older = [one.kept(network) for one in earlier[-most:]]
+        others = [
+            one.kept(name.network)
+            for key, name in self._names.items()
+            if key != stored.name
+            for one in name.versions
+        ]
+        gone = sorted(
+            (name.served_s, key) for key, name in self._names.items() if name.served_s + GONE_S <= now_s
         )
-        known = self._models.get(stored.root)
-        if known is not None:  # the same files under a newer keyring: who holds them stays
-            model.chunks, model.experts = known.chunks, known.experts
-        versions = [other for other in self._names.get(stored.name, []) if other.stored.root != stored.root]
-        versions = sorted([*versions, model], key=lambda other: other.stored.version)
-        for old in versions[:-VERSIONS_KEPT]:
-            del self._models[old.stored.root]
-        self._names[stored.name] = versions[-VERSIONS_KEPT:]
+        new = _kept(stored, _chunks_of(signed), network)
+        dropped = to_drop(new, older, others, [key for _, key in gone], self._room)
+        return [one.stored.root for one in earlier[:-most]] + dropped
+
+    def add(self, stored: StoredManifest, signed: SignedManifest, network: str | None, now_s: float) -> Model:
+        """Makes a stored manifest known, published from a network at a time."""
+        manifest = signed.manifest
+        model = Model(
+            stored,
+            signed.keyring,
+            _chunks_of(signed),
+            manifest.total_bytes,
+            ExpertLayout(stored.experts_in_layer),
+            manifest.issued,
+            manifest.expires,
+        )
+        same = self._models.get(stored.root)
+        if same is not None:  # the same files under a newer keyring: who holds them stays
+            model.chunks, model.experts = same.chunks, same.experts
+        known = self._names.setdefault(stored.name, Name([], network, now_s))
+        versions = [one for one in known.versions if one.stored.root != stored.root]
+        known.versions = sorted([*versions, model], key=lambda one: one.stored.version)
+        known.network = network
         self._models[stored.root] = model
         self.revision += 1
         return model
 
+    def drop(self, roots: Iterable[bytes]) -> None:
+        """Forgets models; a name without any is free."""
+        for root in roots:
+            model = self._models.pop(root, None)
+            if model is None:
+                continue
+            name = self._names[model.stored.name]
+            name.versions.remove(model)
+            if not name.versions:
+                del self._names[model.stored.name]
+
+    def lapsed(self, unix_s: float, now_s: float) -> list[bytes]:
+        """The roots of the names that are free: nobody serves them, and their manifests count no more."""
+        return [
+            model.stored.root
+            for name in self._names.values()
+            if name.served_s + ABSENT_S <= now_s and not name.versions[-1].counts(unix_s)
+            for model in name.versions
+        ]
+
     def release(self, now_s: float) -> None:
-        """Counts no more on donors that do not come nearer to what they were told to hold."""
+        """Counts no more on donors that do not come nearer to what they were told to hold, and notes which names
+        are served. To be called often."""
         for model in self._models.values():
             for holdings in model.holdings():
                 holdings.release(now_s)
+        for name in self._names.values():
+            if any(model.is_served for model in name.versions):
+                name.served_s = now_s
 
     def note(self, peer: PeerKey, root: bytes) -> None:
         """Remembers that a peer has something to do with a model, so that it can be forgotten."""
@@ -259,7 +361,7 @@ class Catalogue:
 
     def roots_of(self, peer: PeerKey) -> set[bytes]:
         """The models a peer has something to do with."""
-        return self._peers.get(peer, set())
+        return {root for root in self._peers.get(peer, ()) if root in self._models}
 
     def forget(self, peer: PeerKey) -> None:
         """Forgets all that a peer holds."""
@@ -267,3 +369,13 @@ class Catalogue:
             model = self._models.get(root)
             for holdings in model.holdings() if model else ():
                 holdings.forget(peer)
+
+
+def _chunks_of(signed: SignedManifest) -> int:
+    return sum(len(entry.chunks) for entry in signed.manifest.files)
+
+
+def _kept(stored: StoredManifest, chunks: int, network: str | None) -> Kept:
+    """What a version takes: its manifest, and what is counted of its chunks, and of its experts in each profile."""
+    counted = chunks + MAX_PROFILES * sum(stored.experts_in_layer)
+    return Kept(stored.root, stored.name, network, len(stored.signed) + _INDEX_BYTES * counted)

@@ -36,6 +36,7 @@ from tracker.quota import Quota, Rate
 from tracker.reach import DialBack, Reach, dial_back_with, find_reach, plain
 from tracker.registry import Limits, Registry, network_of
 from tracker.relay import Relay, RelayLimits
+from tracker.room import OPERATORS, STRANGERS, Room
 from tracker.store import Store
 
 SWEEP_S = 5.0
@@ -55,6 +56,8 @@ class Options:
     registrations_a_key: Rate = REGISTRATIONS_A_KEY
     operators: frozenset[bytes] | None = None
     """The operator keys that may publish models; None: whoever comes first to a name."""
+    room: Room | None = None
+    """How much is kept of models; None: as fits to who may publish."""
 
 
 class Tracker:
@@ -78,7 +81,7 @@ class Tracker:
         self._per_network = Quota(options.requests_a_network)
         self._registrations = Quota(options.registrations_a_key)
         self._watched: dict[Peer, int] = {}
-        self.catalogue = Catalogue()
+        self.catalogue = Catalogue(options.room or (STRANGERS if options.operators is None else OPERATORS))
         self.registry = Registry(options.limits, first_generation)
         self.relay = Relay(nursery, self.registry, clock, options.relay)
         self.judge = Judge(store, clock, verifier, self.forget)
@@ -225,5 +228,6 @@ async def open_tracker(
         await tracker.judge.load()
         await tracker.publishing.load()
         nursery.start_soon(tracker.sweep)
+        nursery.start_soon(tracker.publishing.run)
         yield tracker
         nursery.cancel_scope.cancel()

@@ -60,6 +60,9 @@ class Store(Protocol):
     def publish(self, manifest: StoredManifest, forgotten: Sequence[bytes]) -> None:
         """Keeps a manifest and binds its name to its operator, and drops the manifests with other roots."""
 
+    def forget(self, roots: Sequence[bytes]) -> None:
+        """Drops the manifests with these roots; a name without any is free."""
+
     def manifests(self) -> list[StoredManifest]:
         """All manifests, by name and version."""
 
@@ -85,8 +88,11 @@ class MemoryStore:
         self._proofs: dict[bytes, bytes] = {}
 
     def publish(self, manifest: StoredManifest, forgotten: Sequence[bytes]) -> None:
+        self.forget(forgotten)
         self._manifests[manifest.root] = manifest
-        for root in forgotten:
+
+    def forget(self, roots: Sequence[bytes]) -> None:
+        for root in roots:
             self._manifests.pop(root, None)
 
     def manifests(self) -> list[StoredManifest]:
@@ -156,9 +162,7 @@ class SqliteStore:
     def publish(self, manifest: StoredManifest, forgotten: Sequence[bytes]) -> None:
         layout = b"".join(count.to_bytes(2, "big") for count in manifest.experts_in_layer)
         with self._errors(), self._transaction():
-            self._database.executemany(
-                "DELETE FROM manifests WHERE root = ?", [(root,) for root in forgotten]
-            )
+            self._delete(forgotten)
             self._database.execute(
                 "INSERT OR REPLACE INTO manifests VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (
@@ -171,6 +175,13 @@ class SqliteStore:
                     manifest.layout_signature,
                 ),
             )
+
+    def forget(self, roots: Sequence[bytes]) -> None:
+        with self._errors(), self._transaction():
+            self._delete(roots)
+
+    def _delete(self, roots: Sequence[bytes]) -> None:
+        self._database.executemany("DELETE FROM manifests WHERE root = ?", [(root,) for root in roots])
 
     def manifests(self) -> list[StoredManifest]:
         with self._errors(), self._lock:

@@ -3,10 +3,13 @@
 import pytest
 
 from swarm.trust.keyring import Keyring
+from swarm.trust.manifest import Manifest
 from swarm.wire.holdings import IndexSet
 from tests.tracker.kit import NOW_S, OPERATOR, Published, keys, manifest, published
 from tracker.catalogue import (
     MAX_PROFILES,
+    PROFILES_A_NETWORK,
+    PROFILES_LISTED,
     PROMISE_S,
     VERSIONS_KEPT,
     BadLayout,
@@ -14,21 +17,29 @@ from tracker.catalogue import (
     ManifestExpired,
     NameTaken,
     OldVersion,
-    TooManyModels,
+    TooManyProfiles,
     UnknownModel,
 )
+from tracker.room import ABSENT_S, COUNTS_S, GONE_S, NoRoom, Room
 
 PEER, OTHER = keys(1).key, keys(2).key
 PROFILE = b"p" * 32
 
 
-def publish(catalogue: Catalogue, new: Published, now_s: float = NOW_S) -> list[bytes] | None:
-    found = catalogue.check(new.signed, new.encoded, new.layout, new.layout_signature, now_s)
-    if found is None:
+def publish(
+    catalogue: Catalogue, new: Published, network: str | None = None, now_s: float = 0.0
+) -> list[bytes] | None:
+    stored = catalogue.check(new.signed, new.encoded, new.layout, new.layout_signature, NOW_S + now_s)
+    if stored is None:
         return None
-    stored, forgotten = found
-    catalogue.add(stored, new.signed)
-    return forgotten
+    dropped = catalogue.to_drop(stored, new.signed, network, now_s)
+    catalogue.drop(dropped)
+    catalogue.add(stored, new.signed, network, now_s)
+    return dropped
+
+
+def names_of(catalogue: Catalogue) -> list[str]:
+    return [model.stored.name for model in catalogue.newest("", 99)[0]]
 
 
 def test_the_first_key_owns_the_name() -> None:
@@ -48,6 +59,7 @@ def test_versions_only_grow_and_publishing_again_changes_nothing() -> None:
         with pytest.raises(OldVersion, match="version 5 has been published"):
             publish(catalogue, published(old))
     publish(catalogue, published(manifest(version=6)))
+    assert publish(catalogue, published(manifest(version=5))) is None  # its servers may come back
     assert catalogue.newest("", 9)[0][0].stored.version == 6
 
 
@@ -191,6 +203,100 @@ def test_profiles_are_few_and_unused_ones_make_room() -> None:
     for number in range(20):
         model.profile(bytes([number]) * 32)
     for number in range(MAX_PROFILES):
-        model.profile(bytes([100 + number]) * 32).serve(PEER, IndexSet.of([number]), 0)
-    with pytest.raises(TooManyModels, match="numeric profile"):
+        model.profile(bytes([100 + number]) * 32).serve(keys(number).key, IndexSet.full(number + 1), 0)
+    with pytest.raises(TooManyProfiles, match="Use the --weights and the version"):
         model.profile(b"z" * 32)
+    model.profile(bytes([107]) * 32).serve(OTHER, IndexSet.full(8), 0)
+    listed = model.summary().coverage
+    assert len(listed) == PROFILES_LISTED
+    assert (bytes([107]) * 32, 2) in [(one.profile, one.donors) for one in listed]
+
+
+def test_a_network_adds_few_profiles_so_that_others_find_room() -> None:
+    catalogue = Catalogue()
+    new = published()
+    publish(catalogue, new)
+    model = catalogue.model(new.root)
+    for number in range(PROFILES_A_NETWORK):
+        model.profile(bytes([number]) * 32, "198.51.7.0/24").serve(keys(number).key, IndexSet.of([1]), 0)
+    with pytest.raises(TooManyProfiles, match=r"no more than 2 of them from 198\.51\.7\.0/24"):
+        model.profile(b"z" * 32, "198.51.7.0/24")
+    assert model.profile(bytes(32), "198.51.7.0/24").is_served  # those that are there take anybody
+    model.profile(b"z" * 32, "198.51.8.0/24").serve(OTHER, IndexSet.of([1]), 0)
+
+
+def test_a_peer_leaves_the_profiles_that_it_serves_no_more() -> None:
+    catalogue = Catalogue()
+    new = published()
+    publish(catalogue, new)
+    model = catalogue.model(new.root)
+    for peer in (PEER, OTHER):
+        model.profile(PROFILE).serve(peer, IndexSet.of([1]), 0)
+    assert model.leave_others(PEER, PROFILE) == []
+    assert model.leave_others(PEER, b"q" * 32) == [PROFILE]
+    assert list(model.profile(PROFILE).told) == [OTHER]
+
+
+def test_a_name_is_free_when_nobody_serves_it_and_its_manifest_has_expired() -> None:
+    catalogue = Catalogue()
+    served, gone, fresh = (
+        published(manifest(name, expires=NOW_S + life))
+        for name, life in (("served", 100), ("gone", 100), ("fresh", 10**6))
+    )
+    for new in (served, gone, fresh):
+        publish(catalogue, new)
+    catalogue.model(served.root).chunks.serve(PEER, IndexSet.of([3]), 0)
+    catalogue.release(50)
+    assert catalogue.lapsed(NOW_S + 200, 200) == []  # servers restart, and so do trackers
+    catalogue.release(ABSENT_S)
+    assert catalogue.lapsed(NOW_S + ABSENT_S, ABSENT_S) == [gone.root]
+    catalogue.drop([gone.root])
+    assert names_of(catalogue) == ["fresh", "served"]
+    publish(catalogue, published(manifest("gone", expires=NOW_S + 10**6), operator=keys(7)))
+    catalogue.forget(PEER)
+    catalogue.model(served.root).chunks.forget(PEER)
+    assert catalogue.lapsed(NOW_S + 2 * ABSENT_S, 2 * ABSENT_S + 1) == [served.root]
+
+
+@pytest.mark.parametrize("issued", [NOW_S - 1, 1 << 39])
+def test_no_manifest_holds_a_name_for_ever(issued: int) -> None:
+    catalogue = Catalogue()
+    publish(catalogue, published(Manifest("taken", 1, issued, (1 << 40) - 1, manifest().files)))
+    assert len(catalogue.lapsed(NOW_S + COUNTS_S, ABSENT_S)) == 1
+
+
+def test_one_network_takes_no_more_than_its_share() -> None:
+    catalogue = Catalogue(Room(names=4, bytes=1 << 30, names_a_network=2, bytes_a_network=1 << 30))
+    for name in ("a", "b"):
+        publish(catalogue, published(manifest(name)), "198.51.7.0/24")
+    with pytest.raises(NoRoom, match=r"“c”: it keeps 2 names from 198\.51\.7\.0/24.*ask whoever runs it"):
+        publish(catalogue, published(manifest("c")), "198.51.7.0/24")
+    publish(catalogue, published(manifest("a", version=2)), "198.51.7.0/24")
+    publish(catalogue, published(manifest("c")), "198.51.8.0/24")
+    publish(catalogue, published(manifest("d")))
+    with pytest.raises(NoRoom, match="it keeps 4 names, all of them in use"):
+        publish(catalogue, published(manifest("e")), "198.51.9.0/24")
+    assert names_of(catalogue) == ["a", "b", "c", "d"]
+
+
+def test_names_that_nobody_has_served_for_days_make_room_the_longest_first() -> None:
+    catalogue = Catalogue(Room(names=2, bytes=1 << 30, names_a_network=9, bytes_a_network=1 << 30))
+    for name, now_s in (("served", 0.0), ("gone", 10.0)):
+        publish(catalogue, published(manifest(name, expires=NOW_S + 10**9)), now_s=now_s)
+    root = published(manifest("served", expires=NOW_S + 10**9)).root
+    catalogue.model(root).chunks.serve(PEER, IndexSet.of([3]), 0)
+    new = published(manifest("new", expires=NOW_S + 10**9))
+    catalogue.release(GONE_S)
+    with pytest.raises(NoRoom):
+        publish(catalogue, new, now_s=GONE_S)
+    assert publish(catalogue, new, now_s=GONE_S + 10) == [
+        published(manifest("gone", expires=NOW_S + 10**9)).root
+    ]
+    assert names_of(catalogue) == ["new", "served"]
+
+
+def test_what_experts_take_counts_too() -> None:
+    catalogue = Catalogue(Room(names=9, bytes=1 << 20, names_a_network=9, bytes_a_network=1 << 20))
+    publish(catalogue, published(manifest("a"), layout=(100,)))
+    with pytest.raises(NoRoom, match="it keeps 1 MiB"):
+        publish(catalogue, published(manifest("b"), layout=(20_000,)))

@@ -566,6 +566,25 @@ async def test_a_peers_sets_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch
         await hold(peer, generation, two, IndexSet.of([5]))
 
 
+async def test_a_peer_counts_in_one_profile_of_a_model() -> None:
+    async with world() as here:
+        root = (await here.publish(published())).root
+        everything = IndexSet.full(32).encode()
+        stranger, generation = await here.peer(1)
+        for number in range(20):
+            told = HoldExperts(generation, number, root, bytes([number]) * 32, False, (len(everything),) * 2)
+            await stranger.ask(told, everything * 2)
+        donor, second = await here.peer(2)
+        await hold_experts(donor, second, root, IndexSet.full(32), IndexSet())
+        listed, _ = await here.caller(3).ask(ListModels())
+        assert isinstance(listed, Models)
+        coverage = {one.profile: one.donors for one in listed.models[0].coverage}
+        assert coverage == {PROFILE: 1, bytes([19]) * 32: 1}
+        entry = here.tracker.registry.get(stranger.key)
+        assert entry is not None
+        assert len(entry.set_bytes) == 1
+
+
 def test_a_heartbeat_is_small() -> None:
     beat = Heartbeat(2**60, 10**6, 10**6, service_us=10**6, queue=1000)
     assert len(cbor.encode(encode_fields(beat))) < 100

@@ -40,6 +40,8 @@ def test_what_was_kept_comes_back_in_order(store: Store) -> None:
     assert store.manifests() == [other, first, second]
     store.publish(manifest(4, version=3), [first.root])
     assert [kept.version for kept in store.manifests() if kept.name == "model"] == [2, 3]
+    store.forget([other.root, b"unknown"])
+    assert [kept.name for kept in store.manifests()] == ["model", "model"]
     store.ban(ban(1), b"proof one")
     store.ban(ban(2), b"proof two")
     assert store.bans() == [ban(1), ban(2)]
