@@ -12,7 +12,7 @@ import trio
 from swarm.errors import SwarmError
 from swarm.peers.executor import Executor, figures
 from swarm.peers.operator import Publication
-from swarm.peers.tracking import TrackerClient
+from swarm.peers.tracking import TrackerClient, ask_again
 from swarm.wire.holdings import EMPTY, IndexSet
 from swarm.wire.messages.tracker import (
     PIECE_BYTES,
@@ -28,6 +28,8 @@ from swarm.wire.messages.tracker import (
     RegisterPeer,
     join_parts,
 )
+from swarm.wire.rpc import RemoteError
+from tracker.catalogue import OldVersion, UnknownModel
 
 AGENT = "swarm/1"
 RETRY_S = 5.0
@@ -133,23 +135,42 @@ class Announcer:
                 offset, len(content), publication.experts_in_layer, publication.layout_signature
             )
             piece = content[offset : offset + PIECE_BYTES]
-            answer = (await self.tracker.ask(request, ManifestPublished, piece)).message
+            answer = (await ask_again(self.tracker, request, ManifestPublished, piece)).message
         if not answer.complete or answer.root != publication.root:
             raise TrackerRefused(tracker=self.tracker.address, model=publication.signed.manifest.name)
 
     async def _tell(self) -> None:
-        for publication in self.publications:
-            if publication.root not in self._published:
+        for publication in list(self.publications):
+            if publication.root in self._published:
+                continue
+            try:
                 await self._publish(publication)
+            except RemoteError as error:
+                if error.remote_code != OldVersion.code or publication is self.publications[-1]:
+                    raise
+                self._retire(publication.root)
+            else:
                 self._published.add(publication.root)
         await self._hold()
 
+    def _retire(self, root: bytes) -> None:
+        """Tells nothing more of a version: the tracker keeps later ones only."""
+        self.publications = [one for one in self.publications if one.root != root]
+        self.held.pop(root, None)
+
     async def _hold(self) -> None:
         for root, held in list(self.held.items()):  # more may come meanwhile
-            lengths, payload = join_parts([held().encode()])
+            chunks = held()
+            lengths, payload = join_parts([chunks.encode()])
             self._revision += 1
             request = HoldChunks(self.generation, self._revision, 0, root, lengths)
-            await self.tracker.ask(request, Held, payload)
+            try:
+                await self.tracker.ask(request, Held, payload)
+            except RemoteError as error:
+                is_earlier = any(one.root == root for one in self.publications[:-1])
+                if error.remote_code != UnknownModel.code or (chunks and not is_earlier):
+                    raise
+                self._retire(root)
         if self.executor is None:
             return
         for bank in self.executor.banks.values():

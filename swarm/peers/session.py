@@ -55,14 +55,14 @@ from swarm.peers.remote import RemoteExperts, Rules
 from swarm.peers.replicas import SwarmReplicas
 from swarm.peers.settings import Home, load_remembered, remember
 from swarm.peers.target import Target
-from swarm.peers.tracking import TrackerClient, TrackerSilent, report_liar
+from swarm.peers.tracking import TrackerClient, TrackerSilent, ask_again
 from swarm.peers.websources import with_web
 from swarm.trust.files import write_atomically
 from swarm.trust.identity import Identity
 from swarm.trust.manifest import parse_signed
 from swarm.trust.memory import Memory, Remembered
 from swarm.trust.sources import WebSource, parse_source
-from swarm.wire.messages.tracker import ReportLiar
+from swarm.wire.messages.tracker import LiarJudged, ReportLiar
 from swarm.wire.race import plain_errors
 from swarm.wire.rpc import ConnectionLost, Unreachable
 
@@ -213,7 +213,7 @@ class Session:
         try:
             await trio.to_thread.run_sync(write_atomically, path, content)
             report = ReportLiar(proof.donor, profile.root, profile.digest)
-            judged = await report_liar(self.tracker, report, content)
+            judged = (await ask_again(self.tracker, report, LiarJudged, content)).message
         except (SwarmError, OSError) as error:
             conviction.donor.trouble += f"; the tracker could not be told: {error}"
         else:

@@ -26,14 +26,12 @@ from swarm.wire.messages.tracker import (
     FindExperts,
     GetManifest,
     GetProof,
-    LiarJudged,
     ListBans,
     ListModels,
     ManifestPiece,
     Models,
     ModelSummary,
     Proof,
-    ReportLiar,
     split_parts,
 )
 from swarm.wire.rpc import Buffer, RemoteError
@@ -41,7 +39,7 @@ from swarm.wire.rpc import Buffer, RemoteError
 ANSWER_S = 20.0
 MAX_MODELS = 10_000
 MAX_BANS = 20_000
-REPORT_TRIES = 6
+MOST_TRIES = 6
 M = TypeVar("M", bound=Message)
 
 
@@ -214,17 +212,22 @@ async def list_bans(tracker: TrackerClient) -> tuple[Ban, ...]:
             return tuple(found)
 
 
-async def report_liar(tracker: TrackerClient, report: ReportLiar, proof: bytes) -> LiarJudged:
-    """What a tracker makes of a proof; it is asked again, a few times, while it is busy. Raises SwarmError."""
-    for attempt in range(1, REPORT_TRIES):
+async def ask_again(
+    tracker: TrackerClient, message: Message, wanted: type[M], payload: Buffer = b""
+) -> Answer[M]:
+    """One question and its answer; asked again, a few times, while the tracker says that it is busy.
+
+    Raises as `TrackerClient.ask`.
+    """
+    for attempt in range(1, MOST_TRIES):
         try:
-            return (await tracker.ask(report, LiarJudged, proof)).message
+            return await tracker.ask(message, wanted, payload)
         except RemoteError as error:
             if error.retry_after_s is None:
                 raise
             pause_s = attempt * error.retry_after_s
         await trio.sleep(pause_s)
-    return (await tracker.ask(report, LiarJudged, proof)).message
+    return await tracker.ask(message, wanted, payload)
 
 
 async def get_proof(tracker: TrackerClient, digest: bytes) -> bytes:

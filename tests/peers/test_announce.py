@@ -18,7 +18,7 @@ from swarm.wire.address import Address
 from swarm.wire.holdings import IndexSet
 from swarm.wire.keys import KeyPair
 from tests.e2e.hosts import lasting_port
-from tracker.catalogue import NameTaken
+from tracker.catalogue import VERSIONS_KEPT, NameTaken
 from tracker.registry import Limits
 from tracker.server import Options, Tracker, open_tracker
 from tracker.store import MemoryStore
@@ -110,6 +110,27 @@ async def test_what_is_held_and_published_is_told_when_it_changes(
         newest = tracker.catalogue.model(later.root)
         await until(lambda: newest.chunks.served.held(PEER.key) == IndexSet.full(2))
         assert tracker.catalogue.model(publication.root).chunks.served.held(PEER.key) == IndexSet.of([1])
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_server_whose_model_was_renewed_often_registers_again(
+    publication: Publication, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.peers.announce.RETRY_S", 0.05)
+    async with tracking() as (tracker, address), trio.open_nursery() as nursery:
+        announcer = announcer_for(nursery, address, publication)
+        await nursery.start(announcer.run)
+        for number in range(1, VERSIONS_KEPT + 2):
+            later = published(tmp_path, OPERATOR, NOW_S + number * (LIFETIME_S // 2 + 1))
+            announcer.publications.append(later)
+            announcer.held[later.root] = lambda: IndexSet.full(2)
+            announcer.changed()
+            await until(lambda: announcer.publications[-1].root in announcer._published)
+        first = announcer.generation
+        tracker.registry.remove(PEER.key)
+        await until(lambda: announcer.standing.registered and announcer.generation != first)
+        assert len(announcer.publications) == len(announcer.held) == VERSIONS_KEPT
+        assert tracker.catalogue.model(announcer.publications[-1].root).chunks.served.held(PEER.key)
         nursery.cancel_scope.cancel()
 
 

@@ -8,14 +8,14 @@ import trio
 
 from swarm.peers import tracking
 from swarm.peers.tracking import (
-    REPORT_TRIES,
+    MOST_TRIES,
     OddAnswer,
     OddBans,
     OddManifest,
     TrackerClient,
     TrackerSilent,
+    ask_again,
     list_bans,
-    report_liar,
 )
 from swarm.trust.manifest import MAX_SIGNED_BYTES
 from swarm.wire.address import Address
@@ -192,16 +192,16 @@ def busy_until(
     return answer, asked_s
 
 
-async def test_a_report_is_made_again_while_the_tracker_is_busy(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_question_is_asked_again_while_the_tracker_is_busy(autojump_clock: trio.abc.Clock) -> None:
     report = ReportLiar(KEY, ROOT, bytes(32))
     answer, asked_s = busy_until(3)
-    assert (await report_liar(client(answer), report, b"proof")).banned
+    assert (await ask_again(client(answer), report, LiarJudged, b"proof")).message.banned
     assert [round(later - asked_s[0]) for later in asked_s] == [0, 2, 6]
     answer, asked_s = busy_until(99)
     with pytest.raises(RemoteError):
-        await report_liar(client(answer), report, b"proof")
-    assert len(asked_s) == REPORT_TRIES
+        await ask_again(client(answer), report, LiarJudged, b"proof")
+    assert len(asked_s) == MOST_TRIES
     answer, asked_s = busy_until(99, code="banned", retry_after_s=None)
     with pytest.raises(RemoteError):
-        await report_liar(client(answer), report, b"proof")
+        await ask_again(client(answer), report, LiarJudged, b"proof")
     assert len(asked_s) == 1
