@@ -199,6 +199,30 @@ def metrics_option(command: Command) -> Command:
     )(command)
 
 
+class Key(click.ParamType[bytes]):
+    """A public key, 64 hex digits."""
+
+    name = "key"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
+        """The 32 bytes; a usage error for anything else."""
+        try:
+            key = value if isinstance(value, bytes) else bytes.fromhex(value)
+        except ValueError:
+            key = b""
+        if len(key) != 32:
+            self.fail(
+                f"{value!r} is no key of 64 hex digits; `swarm serve --json` prints those of its operator and "
+                "its peer.",
+                param,
+                ctx,
+            )
+        return key
+
+
+KEY = Key()
+
+
 class Named(click.Path):
     """A path; an empty one names nothing, rather than the directory one is in."""
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from swarm.cli.options import DIRECTORY, SIZE, Whole, metrics_option, source_option
+from swarm.cli.options import DIRECTORY, KEY, SIZE, Whole, metrics_option, source_option
 
 if TYPE_CHECKING:
     from engine.numerics import Weights
@@ -21,6 +21,7 @@ _OPERATORS = frozenset(
         "signed",
         "private",
         "manifest_version",
+        "operators",
         "lan",
         "execute",
         "weights",
@@ -78,6 +79,15 @@ _BY_USER = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
     help="Sign at least this version, after the record of earlier ones was lost.",
 )
 @source_option
+@click.option(
+    "--operator",
+    "operators",
+    type=KEY,
+    multiple=True,
+    metavar="KEY",
+    help="Take models of this operator key on this machine's tracker, too (64 hex digits; may be repeated). "
+    "Without any, it takes those of its own operator only.",
+)
 @click.option("--lan/--no-lan", default=True, help="Tell the local network of this swarm (the default).")
 @click.option("--exec/--no-exec", "execute", default=True, help="Run experts for others, too (the default).")
 @click.option(
@@ -108,6 +118,7 @@ def command(
     private: bool,
     manifest_version: int,
     sources: "tuple[WebSource, ...]",
+    operators: tuple[bytes, ...],
     lan: bool,
     execute: bool,
     weights: "Weights",
@@ -150,6 +161,8 @@ def command(
         raise click.UsageError(
             "--private is for a tracker of one's own; the other one's invite holds its token."
         )
+    if tracker is not None and operators:
+        raise click.UsageError("--operator is for a tracker of one's own; the other one has its own rules.")
     if signed is not None and (key_file is not None or name is not None or sources):
         raise click.UsageError("--signed excludes --key, --name and --source: all are in what was signed.")
     paths = home()
@@ -173,6 +186,7 @@ def command(
         secret=secret_of(paths, token, private) if join is None else join.token,
         least_version=manifest_version,
         sources=sources,
+        guests=frozenset(operators),
         execute=execute,
         lan=lan,
         weights=weights,

@@ -56,7 +56,7 @@ from swarm.wire.address import Address
 from swarm.wire.keys import PeerKey
 from swarm.wire.messages import Message
 from swarm.wire.rpc import Handler
-from tracker.server import open_tracker
+from tracker.server import Options, open_tracker
 
 RENEWAL_CHECK_S = 3600.0
 LIMITS = rpc.Limits(bytes_in_flight=16 << 20)
@@ -83,6 +83,8 @@ class Plan:
     least_version: int = 1
     sources: tuple[WebSource, ...] = ()
     """Where on the web its files lie too."""
+    guests: frozenset[bytes] = frozenset()
+    """Other operators whose models the tracker here takes."""
     execute: bool = True
     """Whether to run experts for others, too."""
     weights: Weights = "auto"
@@ -126,7 +128,10 @@ async def _tracking(
         return
     with closing(open_store(plan.paths, plan.place.port)) as store:
         verifier = ExecutorVerifier(lambda: server.executor)
-        async with open_tracker(plan.identity, store, psk=plan.secret, verifier=verifier) as tracker:
+        operators = plan.guests | {server.publication.signed.keyring.latest}
+        async with open_tracker(
+            plan.identity, store, psk=plan.secret, options=Options(operators=operators), verifier=verifier
+        ) as tracker:
             yield dict(tracker.handlers()), [tracker_samples(tracker)]
 
 

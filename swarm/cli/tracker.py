@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from swarm.cli.options import Whole, metrics_option
+from swarm.cli.options import KEY, Whole, metrics_option
 
 if TYPE_CHECKING:
     from swarm.wire.address import Address
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 @click.option(
     "--operator",
     "operators",
+    type=KEY,
     multiple=True,
     metavar="KEY",
     help="Take models of this operator key only (64 hex digits; may be repeated).",
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 @click.option(
     "--judge",
     "judges",
+    type=KEY,
     multiple=True,
     metavar="KEY",
     help="Let this peer's executor verify proofs against liars (64 hex digits; may be repeated). "
@@ -41,8 +43,8 @@ def command(
     advertise: str | None,
     token: str | None,
     private: bool,
-    operators: tuple[str, ...],
-    judges: tuple[str, ...],
+    operators: tuple[bytes, ...],
+    judges: tuple[bytes, ...],
     metrics: "Address | None",
     as_json: bool,
 ) -> None:
@@ -60,7 +62,6 @@ def command(
 
     if token is not None and private:
         raise click.UsageError("--token and --private exclude each other.")
-    keys = [_key(text) for text in operators]
     paths = home()
     place = Place(listen, port, advertise)
     trio.run(
@@ -69,20 +70,8 @@ def command(
         paths,
         identity_of(paths),
         secret_of(paths, token, private),
-        frozenset(keys) or None,
-        [PeerKey(_key(text)) for text in judges],
+        frozenset(operators) or None,
+        [PeerKey(key) for key in judges],
         metrics,
         as_json,
     )
-
-
-def _key(text: str) -> bytes:
-    try:
-        key = bytes.fromhex(text)
-    except ValueError:
-        key = b""
-    if len(key) != 32:
-        raise click.UsageError(
-            f"{text!r} is no key of 64 hex digits; `swarm serve --json` prints those of its operator and its peer."
-        )
-    return key

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from swarm.trust.identity import Identity
 from tests.e2e.processes import running, swarm
 
 LOCAL = ("--listen", "127.0.0.1", "--port", "0", "--json")
@@ -36,6 +37,22 @@ def test_a_tracker_brings_two_servers_together(oracle: Path, tmp_path: Path) -> 
                 stdin="Hello\n",
             )
             assert answer.returncode == 0, answer.stderr
+
+
+def test_a_servers_own_tracker_takes_models_of_the_operators_it_knows(oracle: Path, tmp_path: Path) -> None:
+    guest = Identity.load_or_create(tmp_path / "guest.key")
+    where = ("--no-exec", "--no-lan", *LOCAL)
+    own = ("serve", "--model", oracle / "olmoe", "--operator", guest.key.hex(), *where)
+    with running(tmp_path / "own", *own) as server:
+        invite = server.event("serving")["invite"]
+        joining = ("serve", "--model", oracle / "qwen3_moe", "--tracker", invite, *where)
+        with running(tmp_path / "guest", *joining, "--key", tmp_path / "guest.key") as second:
+            second.event("serving")
+        stranger = swarm(tmp_path / "stranger", *joining)
+        assert stranger.returncode == 1
+        assert "takes models of known operators only" in stranger.stderr
+        key = Identity.load(tmp_path / "stranger" / "operator.key").key.hex()
+        assert f"and {key} is none; ask whoever runs it to name that key with --operator" in stranger.stderr
 
 
 def test_an_invite_of_a_swarm_excludes_a_token_of_ones_own(oracle: Path, tmp_path: Path) -> None:
