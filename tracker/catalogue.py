@@ -325,6 +325,11 @@ class Catalogue:
         self.revision += 1
         return model
 
+    def came_from(self, name: str, network: str | None) -> None:
+        """Notes where a known name is published from, if that is not known: it is not stored."""
+        known = self._names[name]
+        known.network = known.network or network
+
     def drop(self, roots: Iterable[bytes]) -> None:
         """Forgets models; a name without any is free."""
         for root in roots:

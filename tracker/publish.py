@@ -151,7 +151,9 @@ class Publishing:
             stored = self._catalogue.check(
                 signed, content, experts_in_layer, layout_signature, self._clock.unix_s()
             )
-            if stored is not None:
+            if stored is None:
+                self._catalogue.came_from(signed.manifest.name, network)
+            else:
                 now_s = self._clock.monotonic_s()
                 dropped = self._catalogue.to_drop(stored, signed, network, now_s)
                 await trio.to_thread.run_sync(self._store.publish, stored, dropped)

@@ -123,6 +123,16 @@ async def test_strangers_fill_their_share_and_the_publisher_is_told_what_to_do()
         assert await names(tracker) == ["one", "three", "two"]
 
 
+async def test_a_share_counts_what_is_published_again_after_a_restart() -> None:
+    store, options = MemoryStore(), Options(room=replace(STRANGERS, names_a_network=1))
+    async with world(options, store) as (tracker, _):
+        await upload(caller_of(tracker, 1), published(manifest("one")))
+    async with world(options, store) as (tracker, _):
+        await upload(caller_of(tracker, 1), published(manifest("one")))
+        with pytest.raises(NoRoom):
+            await upload(caller_of(tracker, 1), published(manifest("two")))
+
+
 async def test_operators_that_were_named_have_more_room() -> None:
     async with world(Options(operators=frozenset([OPERATOR.key]))) as (tracker, _):
         for number in range(STRANGERS.names_a_network + 1):
