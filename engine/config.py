@@ -1,6 +1,7 @@
 """Reading config.json strictly: each value has a type, a range and, where releases leave it out, a
 default."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
@@ -9,6 +10,11 @@ from engine.errors import ConfigError
 T = TypeVar("T")
 REQUIRED: Any = object()
 LARGEST = 1 << 31  # no count in a configuration is larger
+LARGEST_NUMBER = 3.5e38  # … and no number: all are computed with in f32
+SMALLEST_DIVISOR, LARGEST_DIVISOR = (
+    1e-12,
+    1e12,
+)  # of numbers that others are divided by, or whose powers are taken
 # … and of these, over which a reader loops before any weight is seen, none comes near:
 MOST = {
     "num_hidden_layers": 1 << 12,
@@ -17,11 +23,23 @@ MOST = {
     "n_routed_experts": 1 << 16,
     "head_dim": 1 << 16,
     "qk_rope_head_dim": 1 << 16,
+    "hc_sinkhorn_iters": 1 << 10,
 }
 
 # How many experts a token goes to, and from how many they are chosen.
 CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token")
 CHOSEN_FROM = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+def finite(value: object) -> float | None:
+    """A JSON number as a float; None for all else, infinities, NaN and what no float can hold among it."""
+    if type(value) not in (int, float):
+        return None
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 class Reader:
@@ -61,13 +79,23 @@ class Reader:
     @overload
     def number(self, *keys: str, default: None) -> float | None: ...
     def number(self, *keys: str, default: Any = REQUIRED) -> float | None:
-        """A finite number; None only if that is the default."""
+        """A number of at most ±`LARGEST_NUMBER`; None only if that is the default."""
         value = self._first(keys, default)
         if value is None:
             return None
-        if type(value) not in (int, float) or not abs(value) < float("inf"):
+        number = finite(value)
+        if number is None or abs(number) > LARGEST_NUMBER:
             raise self._wrong(keys[0], value, "a number")
-        return float(value)
+        return number
+
+    def scale(self, *keys: str, default: float, zero: float | None = None) -> float:
+        """A number above 0 that others can be divided by. `zero`: what 0 stands for, where it may be given."""
+        value = self.number(*keys, default=default)
+        if value == 0.0 and zero is not None:
+            return zero
+        if not SMALLEST_DIVISOR <= value <= LARGEST_DIVISOR:
+            raise self._wrong(keys[0], value, f"a number of {SMALLEST_DIVISOR:g} to {LARGEST_DIVISOR:g}")
+        return value
 
     def flag(self, *keys: str, default: Any = REQUIRED) -> bool:
         """true or false."""
@@ -86,16 +114,16 @@ class Reader:
     def numbers(self, key: str) -> tuple[float, ...]:
         """A list of finite numbers."""
         value = self._first((key,), REQUIRED)
-        if not isinstance(value, list | tuple) or not all(
-            type(item) in (int, float) and abs(item) < float("inf") for item in value
-        ):
+        found = [finite(item) for item in value] if isinstance(value, list | tuple) else [None]
+        numbers = tuple(item for item in found if item is not None)
+        if len(numbers) < len(found):
             raise self._wrong(key, value, "a list of numbers")
-        return tuple(float(item) for item in value)
+        return numbers
 
     def counts(self, key: str, default: Any = REQUIRED, *, least: int = 0) -> tuple[int, ...]:
         """A list of whole numbers of at least `least`."""
         value = self._first((key,), default)
-        if not isinstance(value, Sequence) or not all(type(item) is int and item >= least for item in value):
+        if not isinstance(value, list | tuple) or not all(type(i) is int and i >= least for i in value):
             raise self._wrong(key, value, f"a list of whole numbers of at least {least}")
         return tuple(value)
 
@@ -144,7 +172,7 @@ class Reader:
             options = values if isinstance(values, tuple) else (values,)
             if value is not None and value not in options:
                 raise ConfigError(
-                    f"{self.where} asks for {key} = {value!r}, which this family's reader does not know"
+                    f"{self.where} asks for {key} = {str(value)[:80]!r}, which this family's reader does not know"
                 )
 
     def _first(self, keys: Sequence[str], default: Any) -> Any:

@@ -10,10 +10,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from engine.arrays import F32, I32
+from engine.errors import ConfigError
 
 if TYPE_CHECKING:
     from engine.doubts import Doubts
     from engine.kernels import Activation
+
+MOST_EXPERTS = 1 << 18  # of a model, in all its layers: three times those of the largest there is
 
 
 class Experts(Protocol):
@@ -93,7 +96,10 @@ def block_sparse_experts(layer: int, expert: int) -> ExpertRefs:
 
 @dataclass(frozen=True)
 class ExpertLayout:
-    """All routed experts of a model: which layers have them, how many, how large, and where they lie."""
+    """All routed experts of a model: which layers have them, how many, how large, and where they lie.
+
+    Whoever opens a model goes through all of them, so more than `MOST_EXPERTS` are a ConfigError.
+    """
 
     hidden: int  # inputs and outputs of an expert (the latent width where experts are latent)
     intermediate: int
@@ -102,6 +108,13 @@ class ExpertLayout:
     layers: Sequence[int]
     refs: Callable[[int, int], ExpertRefs]  # (layer, expert)
     others: Sequence[Callable[[int, int], ExpertRefs]] = ()  # where they lie in other releases of the family
+
+    def __post_init__(self) -> None:
+        if len(self.layers) * self.experts_per_layer > MOST_EXPERTS:
+            raise ConfigError(
+                f"config.json describes {len(self.layers):,} layers of {self.experts_per_layer:,} experts; "
+                f"more than {MOST_EXPERTS:,} in all are not believable"
+            )
 
     def stored_in(self, tensors: Container[str]) -> "ExpertLayout":
         """This layout with that one of `refs` and `others` which a checkpoint follows (none: the first)."""

@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from engine.arrays import F32, I32, Array, Flags
-from engine.config import Reader
+from engine.config import LARGEST, Reader
 from engine.errors import ConfigError
 from engine.kernels import inverse_frequencies, rope, rope_tables
 
@@ -61,16 +61,17 @@ class RopeSettings:
         nested = next((name for name, value in given.items() if isinstance(value, Mapping)), None)
         if nested:
             raise ConfigError(f"{scaling.where} scales {nested!r} layers apart, which this family does not")
-        own = scaling.number("rope_theta", default=config.number("rope_theta", default=theta))
+        own = scaling.scale("rope_theta", default=config.scale("rope_theta", default=theta))
         original = config.count(
             "original_max_position_embeddings",
             default=scaling.count("original_max_position_embeddings", default=max(context, 1)),
         )
         stretches = kind in ("yarn", "longrope") and context
-        factor = scaling.number("factor", default=context / original if stretches else 1.0)
-        if own <= 0.0 or factor <= 0.0 or (kind == "yarn" and own == 1.0):
+        factor = scaling.scale("factor", default=context / original if stretches else 1.0)
+        if (kind == "yarn" and own == 1.0) or (kind == "longrope" and original == 1):
             raise ConfigError(
-                f"{scaling.where}: rotary base {own:g} and factor {factor:g} make no frequencies"
+                f"{scaling.where}: rotary base {own:g}, of {original} positions first, makes no frequencies of "
+                f"the type {kind!r}"
             )
         lists = [
             scaling.numbers(f"{name}_factor") if kind == "longrope" else () for name in ("short", "long")
@@ -81,10 +82,10 @@ class RopeSettings:
             factor=factor,
             original_context=original,
             attention_factor=scaling.number("attention_factor", default=None),
-            beta_fast=scaling.number("beta_fast", default=32.0) or 32.0,
-            beta_slow=scaling.number("beta_slow", default=1.0) or 1.0,
-            mscale=scaling.number("mscale", default=0.0),
-            mscale_all_dim=scaling.number("mscale_all_dim", default=0.0),
+            beta_fast=scaling.scale("beta_fast", default=32.0, zero=32.0),
+            beta_slow=scaling.scale("beta_slow", default=1.0, zero=1.0),
+            mscale=scaling.scale("mscale", default=0.0, zero=0.0),
+            mscale_all_dim=scaling.scale("mscale_all_dim", default=0.0, zero=0.0),
             truncate=scaling.flag("truncate", default="truncate" not in given),
             low_frequency_factor=scaling.number("low_freq_factor", default=1.0),
             high_frequency_factor=scaling.number("high_freq_factor", default=4.0),
@@ -97,10 +98,13 @@ class RopeSettings:
 
     def context(self, configured: int) -> int:
         """Positions that can be used: those configured, or those that the scaling stretches the original
-        ones to."""
-        return (
-            max(configured, int(self.original_context * self.factor)) if self.kind == "yarn" else configured
-        )
+        ones to. ConfigError when these are more than can be counted."""
+        stretched = self.original_context * self.factor if self.kind == "yarn" else 0.0
+        if stretched > LARGEST:
+            raise ConfigError(
+                f"config.json stretches {self.original_context:,} positions by {self.factor:g}; no context is that long"
+            )
+        return max(configured, int(stretched))
 
     @staticmethod
     def kind_of(scaling: Mapping[str, Any]) -> str:

@@ -9,7 +9,6 @@ Tokens less than e⁻³⁰ times as probable as the best are never drawn: it kee
 vocabulary.
 """
 
-import math
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,12 +18,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from engine.arrays import F32, Array
+from engine.config import Reader
 from engine.errors import SettingsError
 from engine.kernels import exp, log
 
 NEGLIGIBLE = 30.0  # nats below the best token
 MASK64 = (1 << 64) - 1
 LN2 = 0.6931471805599453
+LARGEST_BIAS = 1e9
 
 
 class Constraint(Protocol):
@@ -83,8 +84,8 @@ class Sampling:
             raise SettingsError(f"repeat_window is {self.repeat_window}; it must be -1 (all) or more")
         if not 0 <= self.seed <= MASK64:
             raise SettingsError(f"seed is {self.seed}; it must lie between 0 and 2^64 - 1")
-        if not all(math.isfinite(bias) for bias in self.logit_bias.values()):
-            raise SettingsError("logit_bias holds a value that is not finite")
+        if not all(abs(bias) <= LARGEST_BIAS for bias in self.logit_bias.values()):
+            raise SettingsError(f"logit_bias holds a value that is not finite, or beyond {LARGEST_BIAS:,.0f}")
 
     @property
     def greedy(self) -> bool:
@@ -93,21 +94,21 @@ class Sampling:
 
 
 def preferred(generation: Mapping[str, Any], said: Mapping[str, Any]) -> Sampling:
-    """What a user said, by `Sampling`'s names; elsewhere the model's generation_config.json; luck of our own."""
+    """What a user said, by `Sampling`'s names; elsewhere the model's generation_config.json; luck of our own.
+
+    ConfigError for what is no number there, SettingsError for one out of its range.
+    """
+    read = Reader(generation, "generation_config.json")
     values: dict[str, Any] = {"temperature": 0.0}
-    if generation.get("do_sample"):
-        values["temperature"] = _number(generation.get("temperature"), 1.0)
-        values["top_k"] = int(_number(generation.get("top_k"), 50))
-        values["top_p"] = _number(generation.get("top_p"), 1.0)
-        values["min_p"] = _number(generation.get("min_p"), 0.0)
-    values["repeat_penalty"] = _number(generation.get("repetition_penalty"), 1.0)
+    if read.flag("do_sample", default=False):
+        values["temperature"] = read.number("temperature", default=1.0)
+        values["top_k"] = int(read.number("top_k", default=50))
+        values["top_p"] = read.number("top_p", default=1.0)
+        values["min_p"] = read.number("min_p", default=0.0)
+    values["repeat_penalty"] = read.number("repetition_penalty", default=1.0)
     values.update(said)
     values.setdefault("seed", secrets.randbits(63))
     return Sampling(**values)
-
-
-def _number(value: object, default: float) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
 
 
 class Sampler:
@@ -189,6 +190,11 @@ class Sampler:
         recent = history if window < 0 else history[len(history) - min(window, len(history)) :]
         seen = np.unique(np.array(recent, np.intp))
         return seen[seen < vocabulary]
+
+
+def is_computed(logits: F32) -> bool:
+    """Whether logits [V] have a largest number: damaged weights make NaN and infinity."""
+    return bool(np.isfinite(logits.max()))
 
 
 def candidates(scores: F32, settings: Sampling) -> tuple[Array, Array]:

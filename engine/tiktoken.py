@@ -15,6 +15,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from engine.errors import TokenizerError
 
 FILE = "tiktoken.model"
+LONGEST_MERGED = 1024  # characters or bytes of a token, all of whose cuts in two are looked at
 RESERVED = 256  # ids after the ranks that special tokens may have
 SUFFIX = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 UPPER, LOWER = (rf"[\p{{{first}}}\p{{Lm}}\p{{Lo}}\p{{M}}&&[^\p{{Han}}]]" for first in (r"Lu}\p{Lt", "Ll"))
@@ -63,6 +64,10 @@ def _ranks(data: bytes) -> dict[bytes, int]:
             raise TokenizerError(
                 f"{FILE}, line {number + 1}: not a token and its rank; download it again"
             ) from None
+    if any(len(token) > LONGEST_MERGED for token in ranks):
+        raise TokenizerError(
+            f"{FILE} has a token of more than {LONGEST_MERGED:,} bytes, which is not believable"
+        )
     if sorted(ranks.values()) != list(range(len(ranks))) or any(
         bytes([byte]) not in ranks for byte in range(256)
     ):

@@ -76,7 +76,7 @@ class Tokenizer:
 
     def id_of(self, token: str) -> int | None:
         """The id of a token spelled out in full."""
-        found = self._library.token_to_id(token)
+        found = self._library.token_to_id(token) if _is_text(token) else None
         return None if found is None else int(found)
 
     def text_of(self, ident: int) -> str:
@@ -88,6 +88,7 @@ class Tokenizer:
 
         `add_special` adds what the tokenizer puts around a text by itself (a start token, usually).
         """
+        _refuse_halves(text)
         secrets = self._secrets_for(text)
         return self._encode_twin(text, secrets, add_special=add_special)
 
@@ -97,6 +98,7 @@ class Tokenizer:
         `broken` maps stand-in characters to what they stand for: whoever rendered the text put one in place
         of the first character of each control token that a user typed (see `engine.template`).
         """
+        _refuse_halves(rendered)
         broken = {stand_in: text for stand_in, text in (broken or {}).items() if stand_in in rendered}
         if not broken:
             return list(self._library.encode(rendered, add_special_tokens=False).ids)
@@ -152,7 +154,7 @@ class Tokenizer:
         """The tokenizer with its control tokens respelled, and the map from its ids to the model's."""
         definition = json.loads(self._definition)
         names = {content: f"{lead}{ident}{lead}" for content, ident in self.control.items()}
-        for token in definition["added_tokens"]:
+        for token in definition.get("added_tokens") or ():
             token["content"] = names.get(token["content"], token["content"])
         vocabulary = definition["model"].get("vocab")
         if isinstance(vocabulary, dict):
@@ -210,6 +212,20 @@ def _load(definition: str) -> LibraryTokenizer:
         return LibraryTokenizer.from_str(definition)
     except Exception as error:  # noqa: BLE001  the library raises nothing narrower
         raise TokenizerError(f"tokenizer.json cannot be used ({error}); download it again") from None
+
+
+def _is_text(text: str) -> bool:
+    """Whether all of it are characters; JSON can spell halves of surrogate pairs, which are none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _refuse_halves(text: str) -> None:
+    if not _is_text(text):
+        raise TokenizerError("the text holds half a surrogate pair, which is no character; remove it")
 
 
 def _any_of(words: Iterable[str]) -> re.Pattern[str] | None:

@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from engine.config import Reader
+from engine.config import MOST, Reader
 from engine.errors import CheckpointError, ConfigError, UnknownFamily
+from engine.experts import MOST_EXPERTS
 from engine.gguf import (
     deepseek_v3,
     deepseek_v4,
@@ -59,6 +58,7 @@ COMMON = (
     "attention.causal",
 )  # fmt: skip
 GATING = {"softmax": 1, "sigmoid": 2, "softmax of the chosen": 3, "sqrtsoftplus": 4}
+MOST_EXPERT_TENSORS = 6 * MOST_EXPERTS  # three matrices, and their biases
 SOFTMAX, SIGMOID = ("softmax",), ("sigmoid",)
 
 Settings = Mapping[str, Any]
@@ -89,7 +89,9 @@ class Facts:
         self.name = name
         self.read = read
         self.tensors = tensors
-        self.layers = self.count("block_count") - self.count("nextn_predict_layers", default=0, least=0)
+        self.layers = self.count("block_count", most=MOST["num_hidden_layers"]) - self.count(
+            "nextn_predict_layers", default=0, least=0
+        )
 
     def key(self, setting: str) -> str:
         """The key of one of the architecture's settings."""
@@ -116,11 +118,11 @@ class Facts:
     def by_layer(self, setting: str) -> list[Any]:
         """Numbers or truth values, one a layer; what the list has for further layers is left out. ConfigError."""
         value = self.read.values.get(self.key(setting))
-        if not isinstance(value, np.ndarray) or len(value) < self.layers:
+        if not isinstance(value, list) or len(value) < self.layers or any(type(i) is str for i in value):
             raise ConfigError(
-                f"{self.read.where}: {self.key(setting)} is no list with an entry for each of {self.layers} layers"
+                f"{self.read.where}: {self.key(setting)} is no list with a number for each of {self.layers} layers"
             )
-        return list(value[: self.layers].tolist())
+        return value[: self.layers]
 
     def anywhere(self, part: str) -> bool:
         """Whether any layer has such a tensor."""
@@ -308,6 +310,7 @@ class Tensors:
     def __init__(self, path: str, metadata: Mapping[str, Any], config: Mapping[str, Any]) -> None:
         self._architecture = architecture_of(path, metadata)[1]
         self._config = config
+        self._expert_tensors = 0
 
     def named(self, path: str, tensor: Tensor) -> list[TensorInfo]:
         """A tensor of the file `path` as the family knows it; one an expert if it holds many."""
@@ -347,6 +350,11 @@ class Tensors:
         if tensor.shape[0] != count or len(tensor.shape) < 2:
             raise CheckpointError(
                 f"{path}: {tensor.name} has the shape {list(tensor.shape)}, not that of {count} experts"
+            )
+        self._expert_tensors += count
+        if self._expert_tensors > MOST_EXPERT_TENSORS:
+            raise CheckpointError(
+                f"{path} has more than {MOST_EXPERT_TENSORS:,} matrices of experts, which is not believable"
             )
         each = tensor.nbytes // count
         return [

@@ -13,18 +13,17 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from engine.arrays import Array
 from engine.errors import CheckpointError
 from engine.safetensors import LONGEST_NAME, refuse_pointer
 
 MAGIC = b"GGUF"
-LARGEST_HEADER_BYTES = 1 << 30
+LARGEST_HEADER_BYTES = 1 << 28
 MOST_TENSORS = 1 << 18
 MOST_KEYS = 1 << 14
 MOST_SIDES = 4
 LARGEST_ALIGNMENT = 1 << 20
 
-Value = int | float | bool | str | Array | list[str]
+Value = int | float | bool | str | list[int] | list[float] | list[bool] | list[str]
 SCALARS: Mapping[int, np.dtype[Any]] = {
     number: np.dtype(code)
     for number, code in {
@@ -75,7 +74,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a file says of itself. Arrays are numpy arrays, of texts lists."""
+    """What a file says of itself, in the types that JSON has."""
 
     metadata: Mapping[str, Value]
     tensors: Sequence[Tensor]
@@ -230,8 +229,7 @@ class _Bytes:
         if kind == BOOLEAN:
             return bool(self.array(key, BOOLEAN, 1)[0])
         if kind in SCALARS:
-            found: int | float = self.array(key, kind, 1)[0].item()
-            return found
+            return self.array(key, kind, 1)[0]
         if kind != ARRAY:
             self.fail(f"gives {key!r} the type {kind}, which does not exist")
         inner, count = self.number("<I"), self.number("<Q")
@@ -240,7 +238,7 @@ class _Bytes:
             return [self.text() for _ in range(count)]
         return self.array(key, inner, count)
 
-    def array(self, key: str, kind: int, count: int) -> Array:
+    def array(self, key: str, kind: int, count: int) -> list[int] | list[float]:
         """`count` numbers of one type, or truth values."""
         dtype = np.dtype(np.uint8) if kind == BOOLEAN else SCALARS.get(kind)
         if dtype is None:
@@ -248,4 +246,5 @@ class _Bytes:
         values = np.frombuffer(self.take(count * dtype.itemsize), dtype)
         if kind == BOOLEAN and values.max(initial=0) > 1:
             self.fail(f"gives {key!r} a truth value that is neither")
-        return values.astype(np.bool_) if kind == BOOLEAN else values
+        found: list[int] = (values.astype(np.bool_) if kind == BOOLEAN else values).tolist()
+        return found

@@ -13,7 +13,7 @@ from typing import Any
 from engine.errors import CheckpointError
 from engine.gguf.architectures import Tensors, config_of
 from engine.gguf.header import Header, MoreNeeded, Tensor, parse_header
-from engine.gguf.tokenizer import stop_tokens, tokenizer_files
+from engine.gguf.tokenizer import stop_tokens, token_id, tokenizer_files
 from engine.safetensors import TensorInfo
 from engine.source import Source
 
@@ -57,7 +57,7 @@ class GGUFSource:
         self.config: Mapping[str, Any] = {
             **config_of(self._path, self._metadata, tensors),
             "torch_dtype": _most(tensors).lower(),
-            "bos_token_id": self._metadata.get("tokenizer.ggml.bos_token_id"),
+            "bos_token_id": token_id(self._metadata, "bos"),
             "eos_token_id": stop_tokens(self._metadata) or None,
         }
         names = Tensors(self._path, self._metadata, self.config)
@@ -143,10 +143,15 @@ def _check_parts(headers: Mapping[str, Header]) -> None:
             or said.get("split.tensors.count", total) != total
         ):
             raise CheckpointError(
-                f"{path} says of itself that it is part {said.get('split.no')} of {said.get('split.count')}, "
-                f"with {said.get('split.tensors.count')} tensors in all; here it is part {number} of "
-                f"{len(headers)} with {total}: give all the parts of one model, under their own names"
+                f"{path} says of itself that it is part {_short(said.get('split.no'))} of "
+                f"{_short(said.get('split.count'))}, with {_short(said.get('split.tensors.count'))} tensors in all; "
+                f"here it is part {number} of {len(headers)} with {total}: give all the parts of one model, under "
+                "their own names"
             )
+
+
+def _short(value: object) -> str:
+    return str(value)[:40]
 
 
 def _most(tensors: Mapping[str, Tensor]) -> str:

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from engine.config import Reader
 from engine.errors import TokenizerError
+from engine.tiktoken import LONGEST_MERGED
 from engine.tiktoken import WORDS as KIMI
 
 REMEDY = "put the model's tokenizer.json beside the file and give the directory"
@@ -77,7 +78,7 @@ def tokenizer_files(path: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
             f"{path} has a tokenizer of the kind {kind[:80]!r}; gpt2 and llama are known: {REMEDY}"
         )
     tokens = _texts(path, metadata, "tokenizer.ggml.tokens")
-    kinds = [int(value) for value in metadata.get("tokenizer.ggml.token_type", [NORMAL] * len(tokens))]
+    kinds = read.counts("tokenizer.ggml.token_type", default=[NORMAL] * len(tokens))
     if len(kinds) != len(tokens) or len(set(tokens)) != len(tokens):
         raise TokenizerError(f"{path} does not give every token once and a type: {REMEDY}")
     library = _gpt2(path, metadata, tokens) if kind == "gpt2" else _llama(path, metadata, tokens, kinds)
@@ -109,8 +110,14 @@ def tokenizer_files(path: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 def stop_tokens(metadata: Mapping[str, Any]) -> list[int]:
     """The ids of the tokens that end a text, a turn or a message."""
-    values = [metadata.get(f"tokenizer.ggml.{part}_token_id") for part in ("eos", "eot", "eom")]
-    return sorted({value for value in values if type(value) is int})
+    values = [token_id(metadata, part) for part in ("eos", "eot", "eom")]
+    return sorted({value for value in values if value is not None})
+
+
+def token_id(metadata: Mapping[str, Any], part: str) -> int | None:
+    """The id of the token that is a text's start ("bos"), end ("eos") …; None when no number says it."""
+    value = metadata.get(f"tokenizer.ggml.{part}_token_id")
+    return value if type(value) is int else None
 
 
 def _gpt2(path: str, metadata: Mapping[str, Any], tokens: Sequence[str]) -> LibraryTokenizer:
@@ -141,18 +148,20 @@ def _gpt2(path: str, metadata: Mapping[str, Any], tokens: Sequence[str]) -> Libr
 def _llama(
     path: str, metadata: Mapping[str, Any], tokens: Sequence[str], kinds: Sequence[int]
 ) -> LibraryTokenizer:
-    scores = metadata.get("tokenizer.ggml.scores")
-    if scores is None or isinstance(scores, str) or len(scores) != len(tokens):
+    read = Reader(metadata, path)
+    scores = read.numbers("tokenizer.ggml.scores")
+    if len(scores) != len(tokens):
         raise TokenizerError(f"{path} does not give a score for each token: {REMEDY}")
     vocabulary = {token: ident for ident, token in enumerate(tokens)}
     found = []
     for ident, token in enumerate(tokens):
+        if len(token) > LONGEST_MERGED:
+            raise TokenizerError(f"{path} has a token of {len(token):,} characters, which is not believable")
         if kinds[ident] == NORMAL:
             pairs = ((token[:place], token[place:]) for place in range(1, len(token)))
             known = [pair for pair in pairs if pair[0] in vocabulary and pair[1] in vocabulary]
             found += [
-                (-float(scores[ident]), vocabulary[left], vocabulary[right], left, right)
-                for left, right in known
+                (-scores[ident], vocabulary[left], vocabulary[right], left, right) for left, right in known
             ]
     unknown = _special(metadata, tokens, "unknown")
     library = _bpe(
@@ -163,7 +172,7 @@ def _llama(
         fuse_unk=True,
         unk_token=unknown,
     )
-    prefix = Reader(metadata, path).flag("tokenizer.ggml.add_space_prefix", default=True)
+    prefix = read.flag("tokenizer.ggml.add_space_prefix", default=True)
     steps = [normalizers.Prepend("▁")] if prefix else []
     library.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", "▁")])
     strip = [decoders.Strip(" ", 1, 0)] if prefix else []
@@ -184,15 +193,15 @@ def _bpe(
 
 def _texts(path: str, metadata: Mapping[str, Any], key: str) -> list[str]:
     value = metadata.get(key)
-    if not isinstance(value, list):
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise TokenizerError(f"{path} gives no list {key}: {REMEDY}")
     return value
 
 
 def _special(metadata: Mapping[str, Any], tokens: Sequence[str], part: str) -> str | None:
     """The token that is a text's start, end …; None when there is none."""
-    ident = metadata.get(f"tokenizer.ggml.{part}_token_id")
-    return tokens[ident] if type(ident) is int and 0 <= ident < len(tokens) else None
+    ident = token_id(metadata, part)
+    return tokens[ident] if ident is not None and 0 <= ident < len(tokens) else None
 
 
 def _templates(metadata: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -111,7 +111,7 @@ def layer_heads(read: Reader, layers: int) -> tuple[Heads, ...]:
     kv_heads = read.divisor("swa_num_key_value_heads", of=heads, default=16)
     local = Heads(heads, kv_heads, read.count("swa_head_dim", default=128), window, window)
     usual = [layer for layer in range(layers) if (layer + 1) % 6]
-    windowed = read.counts("local_layer_ids", default=usual)
+    windowed = {*read.counts("local_layer_ids", default=usual)}
     usual_kinds = ["hybrid_sliding" if layer in windowed else "hybrid" for layer in range(layers)]
     kinds = read.kinds("layer_types", layers, usual_kinds, ("hybrid_sliding", "hybrid"))
     return tuple(local if kind == "hybrid_sliding" else whole for kind in kinds)

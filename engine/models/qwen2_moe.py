@@ -50,7 +50,7 @@ def parse(config: Mapping[str, Any]) -> Config:
     hidden, heads = read.count("hidden_size"), read.count("num_attention_heads", default=16)
     layers = read.count("num_hidden_layers", default=24)
     experts = read.count("num_experts", "num_local_experts", default=60, least=0)
-    dense = read.counts("mlp_only_layers", default=())
+    dense = {*read.counts("mlp_only_layers", default=())}
     step = read.count("decoder_sparse_step", default=1)
     context = read.count("max_position_embeddings", default=32768)
     rope = RopeSettings.of(read, context=context)

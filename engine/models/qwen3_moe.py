@@ -49,7 +49,7 @@ def parse(config: Mapping[str, Any]) -> Config:
     hidden, heads = read.count("hidden_size"), read.count("num_attention_heads", default=32)
     layers = read.count("num_hidden_layers", default=24)
     experts = read.count("num_experts", "num_local_experts", default=128, least=0)
-    dense = read.counts("mlp_only_layers", default=())
+    dense = {*read.counts("mlp_only_layers", default=())}
     step = read.count("decoder_sparse_step", default=1)
     sparse = [layer for layer in range(layers) if experts and layer not in dense and (layer + 1) % step == 0]
     context = read.count("max_position_embeddings", default=32768)

@@ -93,6 +93,20 @@ def test_yarn_table_scale(more: dict[str, Any], scale: float) -> None:
         {"rope_scaling": {"type": "yarn", "factor": "4"}},
         {"rope_theta": "big"},
         {"rope_theta": 0},
+        {"rope_theta": 10**400},
+        {"rope_theta": 1e-320},
+        {"rope_scaling": {"type": "yarn", "factor": 4, "beta_fast": -1}},
+        {"rope_scaling": {"type": "yarn", "factor": 4, "beta_slow": 1e-320}},
+        {"rope_scaling": {"type": "yarn", "factor": 4, "mscale": 1, "mscale_all_dim": -10}},
+        {
+            "rope_scaling": {
+                "type": "longrope",
+                "factor": 4,
+                "original_max_position_embeddings": 1,
+                "short_factor": [1.0],
+                "long_factor": [1.0],
+            }
+        },
         {"rope_theta": 1, "rope_scaling": {"type": "yarn", "factor": 2}},
         {"rope_scaling": {"type": "linear", "factor": 0}},
         {"rope_scaling": {"rope_type": "yarn", "original_max_position_embeddings": -5}},

@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 
 from engine.errors import SettingsError
-from engine.sampling import Sampler, Sampling, candidates, draw, log_probabilities, top_tokens, uniform
+from engine.sampling import (
+    Sampler,
+    Sampling,
+    candidates,
+    draw,
+    is_computed,
+    log_probabilities,
+    top_tokens,
+    uniform,
+)
 
 LOGITS = np.array([1.0, 3.0, 2.0, 3.0, -4.0, 0.5], np.float32)
 
@@ -135,12 +144,25 @@ def test_a_constraint_is_asked_and_told() -> None:
         {"seed": -1},
         {"seed": 1 << 64},
         {"logit_bias": {1: math.inf}},
+        {"logit_bias": {1: math.nan}},
+        {"logit_bias": {1: 1e300}},
         {"presence_penalty": math.inf},
     ],
 )
 def test_settings_out_of_range_are_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match=next(iter(wrong))):
         Sampling(**wrong)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+@pytest.mark.parametrize("count", [1, len(LOGITS)])
+def test_logits_that_are_no_numbers_are_noticed(wrong: float, count: int) -> None:
+    logits = LOGITS.copy()
+    logits[2 : 2 + count] = wrong
+    assert not is_computed(logits)
+    assert is_computed(LOGITS)
+    assert is_computed(np.array([-np.inf, 1.0], np.float32))  # a token that the model never says
+    assert not is_computed(np.full(3, -np.inf, np.float32))
 
 
 def test_log_probabilities_and_the_best_of_them() -> None:
