@@ -20,10 +20,10 @@ from typing import Literal, TypeAlias
 from engine.arrays import F32
 from engine.cache import State
 from engine.doubts import MOST_REDOS, Flaw, forward
-from engine.errors import ContextFull, EngineError, FalsifiedTooOften, SettingsError
+from engine.errors import ContextFull, FalsifiedTooOften, NotComputed, SettingsError
 from engine.experts import Experts
 from engine.models import Model, Segment
-from engine.sampling import Constraint, Sampler, Sampling, log_probabilities, top_tokens
+from engine.sampling import Constraint, Sampler, Sampling, is_computed, log_probabilities, top_tokens
 
 PREFILL_ROWS = 512  # rows of prompts a step when nobody waits for a token
 PREFILL_ROWS_SHARED = 64  # … and when somebody does; more where prompts outnumber those who do, …
@@ -183,19 +183,21 @@ class ReplyBatch:
 
     def step(self) -> list[BatchEvent]:
         """One forward pass. On an error all replies and states are as before it, and it can be tried
-        again; only FalsifiedTooOften concerns a reply that has left."""
+        again; ReplyFailed concerns one reply alone, which has left."""
         for reply in list(self._replies):
             self._cut_back(reply)
         segments, taking = self._segments()
         if not segments:
             return self._checked(WAIT_S)
         started = self._clock()
+        before = [segment.state.length for segment in segments]
         logits = forward(self.model, segments, self.experts)
+        self._refuse_damaged(segments, taking, before, logits)
         elapsed = self._clock() - started
         events: list[BatchEvent] = []
         row = 0
         for segment, reply in zip(segments, taking, strict=True):
-            rows = {"none": 0, "last": 1, "all": len(segment.tokens)}[segment.logits]
+            rows = _rows(segment)
             reply._last_pass = self.experts.doubts.current
             if reply.state.length <= reply.prompt_length:
                 reply.stats.prefill_s += elapsed
@@ -207,6 +209,23 @@ class ReplyBatch:
                 events.extend(self._advance(reply, logits[row : row + rows]))
             row += rows
         return events + self._checked(0.0)
+
+    def _refuse_damaged(
+        self, segments: list[Segment], taking: list[Reply], before: list[int], logits: F32
+    ) -> None:
+        """Raises NotComputed if there is no largest of a reply's logits; the other states are cut back to `before`."""
+        row = 0
+        for segment, reply in zip(segments, taking, strict=True):
+            stop = row + _rows(segment)
+            believed = self.experts.doubts.flaw(reply.state) is None
+            if believed and not all(map(is_computed, logits[row:stop])):
+                for other, length in zip(segments, before, strict=True):
+                    other.state.truncate(other.state.floor(length))
+                self._replies.remove(reply)
+                raise NotComputed(
+                    "the model computed no number for the next token; its weights are damaged", reply
+                )
+            row = stop
 
     def _segments(self) -> tuple[list[Segment], list[Reply]]:
         rows = self._prompt_rows()
@@ -248,7 +267,8 @@ class ReplyBatch:
         if reply._redos > MOST_REDOS:
             self.remove(reply)
             raise FalsifiedTooOften(
-                f"the reply was falsified {reply._redos} times, the last time because {flaw.reason}; ask again"
+                f"the reply was falsified {reply._redos} times, the last time because {flaw.reason}; ask again",
+                reply,
             )
         reply._flaw = flaw
         if reply.state.length == len(reply.ids):
@@ -264,9 +284,6 @@ class ReplyBatch:
             if index < reply.settled:
                 continue
             token = reply.sampler.choose(row)
-            if row[token] != row[token]:
-                self._replies.remove(reply)
-                raise EngineError("the model computed no number for the next token; its weights are damaged")
             said = _token_event(reply, token, row)
             if index < len(reply.ids):
                 if token == reply.ids[index] and reply._said[index - reply.prompt_length :][:1] in (
@@ -309,6 +326,11 @@ class ReplyBatch:
                 reply.finished = reply.ending
                 events.append(Done(reply, reply.ending))
         return events
+
+
+def _rows(segment: Segment) -> int:
+    """Of how many of its tokens logits come."""
+    return {"none": 0, "last": 1, "all": len(segment.tokens)}[segment.logits]
 
 
 def _retract(reply: Reply, index: int) -> Retracted:

@@ -41,8 +41,23 @@ class ExpertsUnavailable(EngineError):
     """The experts a token needs can be had from nowhere; the message says what was tried."""
 
 
-class FalsifiedTooOften(EngineError):
+class ReplyFailed(EngineError):
+    """One reply cannot go on. Of several made together it has left them; the others are not concerned.
+
+    `reply`: which one, where they are made together (`engine.batch.Reply`).
+    """
+
+    def __init__(self, message: str, reply: object = None) -> None:
+        super().__init__(message)
+        self.reply = reply
+
+
+class FalsifiedTooOften(ReplyFailed):
     """What a reply rests on was found wrong again and again; the message names who was at fault last."""
+
+
+class NotComputed(ReplyFailed):
+    """The model computed NaN or infinity where numbers were to be."""
 
 
 class Cancelled(EngineError):

@@ -1,6 +1,8 @@
 """Replies made together: each as if alone, whoever joins, leaves, fails or is cancelled."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -8,11 +10,13 @@ import pytest
 from engine import batch as batch_module
 from engine.arrays import F32, I32
 from engine.batch import Done, Prefilled, Reply, ReplyBatch, Token
+from engine.cache import State
 from engine.doubts import Doubts
 from engine.engine import Engine
-from engine.errors import ContextFull, EngineError, ExpertsUnavailable, SettingsError
+from engine.errors import ContextFull, EngineError, ExpertsUnavailable, NotComputed, SettingsError
 from engine.experts import Experts
 from engine.generate import StopTexts, generate, greedy, logits
+from engine.models import Model, Segment
 from engine.sampling import Sampling
 from tests.engine.reference import golden, opened
 
@@ -150,6 +154,45 @@ class Failing:
 
     def prefetch(self, layer: int, ids: I32) -> None:
         raise AssertionError("nobody looks ahead here")
+
+
+class Damaged:
+    """A model that computes no numbers for the sequences it is told of."""
+
+    def __init__(self, engine: Engine, wrong: float) -> None:
+        self._model, self._wrong = engine.model, wrong
+        self.of: list[State] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def forward(self, segments: Sequence[Segment], experts: Experts) -> F32:
+        out = self._model.forward(segments, experts).copy()
+        for row, segment in enumerate(segments):  # one row a segment
+            if segment.state in self.of:
+                out[row] = self._wrong
+        return out
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_reply_for_which_no_number_was_computed_leaves_and_the_others_go_on(
+    engine: Engine, prompt: list[int], first: bool, temperature: float, wrong: float
+) -> None:
+    model = Damaged(engine, wrong)
+    company = ReplyBatch(cast(Model, model), engine.experts)
+    one, two = reply(engine, prompt, 1), reply(engine, prompt, 2, temperature=temperature)
+    for made in (two, one) if first else (one, two):
+        company.add(made)
+    company.step()
+    model.of.append(two.state)
+    with pytest.raises(NotComputed, match="its weights are damaged") as error:
+        company.step()
+    assert error.value.reply is two
+    while len(company):
+        company.step()
+    assert one.generated == alone(engine, prompt, 1)
 
 
 def test_a_step_that_fails_can_be_tried_again(engine: Engine, prompt: list[int]) -> None:
