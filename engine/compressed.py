@@ -47,7 +47,7 @@ class Entries(KeyValue):
 
     def copy(self) -> "Entries":
         twin = Entries(self.widths[0][0], self.dtype, self.ratio)
-        twin.arrays = [array.copy() for array in self.arrays]
+        twin._hold([array.copy() for array in self.arrays])
         return twin
 
 

@@ -75,42 +75,19 @@ def parse(config: Mapping[str, Any]) -> Config:
         moe_layer_freq=1, scoring_func="sigmoid", topk_method="noaux_tc", mhc=True,
         mla_use_nope=True, qk_rope_head_dim=0, index_kpool_compress=True,
     )  # fmt: skip
-    pool = read.count("index_kpool", default=16)
-    if pool > 1:
-        read.refuse(index_kpool_always_select_tail=True)
-    keys = read.count("index_topk", default=2048)
-    if keys % pool:
-        raise ConfigError(
-            f"{read.where}: index_topk is {keys}; a multiple of index_kpool = {pool} is expected"
-        )
+    pool, keys = pooling(read)
     layers, hidden = read.count("num_hidden_layers", default=45), read.count("hidden_size", default=4096)
     delta, bound = delta_shape(read)
     linear = linear_layers(read, layers)
     own = indexed_layers(read, layers)
     experts = read.count("n_routed_experts", "num_local_experts", "num_experts", default=288)
     groups = read.divisor("n_group", of=experts, default=1)
-    epsilon, limit = read.number("rms_norm_eps", default=1e-5), read.number("swiglu_limit", default=10.0)
-    if limit <= 0.0:
-        raise ConfigError(f"{read.where}: swiglu_limit is {limit:g}; a number above 0 is expected")
+    epsilon = read.number("rms_norm_eps", default=1e-5)
     return Config(
-        latent=LatentShape(
-            hidden=hidden,
-            heads=read.count("num_attention_heads", default=64),
-            q_rank=read.count("q_lora_rank", default=1536),
-            kv_rank=read.count("kv_lora_rank", default=512),
-            nope=read.count("qk_nope_head_dim", default=256),
-            rope=0,
-            value=read.count("v_head_dim", default=256),
-        ),
+        latent=latent_shape(read, hidden),
         delta=delta,
         decay_bound=bound,
-        hyper=HyperShape(
-            hidden,
-            streams=read.count("hc_mult", default=4),
-            rounds=read.count("hc_sinkhorn_iters", default=20),
-            floor=read.number("hc_eps", default=1e-6),
-            epsilon=epsilon,
-        ),
+        hyper=hyper_shape(read, hidden, epsilon),
         hidden=hidden,
         intermediate=read.count("intermediate_size", default=12288),
         expert_intermediate=read.count("moe_intermediate_size", default=2048),
@@ -123,7 +100,7 @@ def parse(config: Mapping[str, Any]) -> Config:
         index_keys=keys,
         pool=pool,
         attention_bias=read.flag("attention_bias", default=False),
-        activation=activation_of(read, limit),
+        activation=activation_of(read, activation_limit(read)),
         experts=experts,
         experts_per_token=read.count("num_experts_per_tok", default=8, most=experts),
         shared_experts=read.count("n_shared_experts", default=1, least=0),
@@ -136,6 +113,51 @@ def parse(config: Mapping[str, Any]) -> Config:
         context=read.count("max_position_embeddings", default=1 << 20),
         tied=read.flag("tie_word_embeddings", default=False),
     )
+
+
+def pooling(read: Reader) -> tuple[int, int]:
+    """Tokens of a pool, and how many of them a token sees at most: whole pools."""
+    pool = read.count("index_kpool", default=16)
+    if pool > 1:
+        read.refuse(index_kpool_always_select_tail=True)
+    keys = read.count("index_topk", default=2048)
+    if keys % pool:
+        raise ConfigError(
+            f"{read.where}: index_topk is {keys}; a multiple of index_kpool = {pool} is expected"
+        )
+    return pool, keys
+
+
+def latent_shape(read: Reader, hidden: int) -> LatentShape:
+    """The shape of sparse attention."""
+    return LatentShape(
+        hidden=hidden,
+        heads=read.count("num_attention_heads", default=64),
+        q_rank=read.count("q_lora_rank", default=1536),
+        kv_rank=read.count("kv_lora_rank", default=512),
+        nope=read.count("qk_nope_head_dim", default=256),
+        rope=0,
+        value=read.count("v_head_dim", default=256),
+    )
+
+
+def hyper_shape(read: Reader, hidden: int, epsilon: float) -> HyperShape:
+    """The residual streams around each layer."""
+    return HyperShape(
+        hidden,
+        streams=read.count("hc_mult", default=4),
+        rounds=read.count("hc_sinkhorn_iters", default=20),
+        floor=read.number("hc_eps", default=1e-6),
+        epsilon=epsilon,
+    )
+
+
+def activation_limit(read: Reader) -> float:
+    """Where activations are cut off."""
+    limit = read.number("swiglu_limit", default=10.0)
+    if limit <= 0.0:
+        raise ConfigError(f"{read.where}: swiglu_limit is {limit:g}; a number above 0 is expected")
+    return limit
 
 
 def delta_shape(read: Reader) -> tuple[DeltaShape, float | None]:

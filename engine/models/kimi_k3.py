@@ -67,43 +67,23 @@ def parse(config: Mapping[str, Any]) -> Config:
         mla_use_nope=True,
     )
     delta = read.part("linear_attn_config")
-    hidden, layers, heads = (
-        read.count("hidden_size"),
-        read.count("num_hidden_layers"),
-        delta.count("num_heads"),
-    )
-    head_dim = delta.count("head_dim")
+    hidden, layers = read.count("hidden_size"), read.count("num_hidden_layers")
     experts = read.count("num_experts", "num_local_experts", "n_routed_experts")
-    situ = Activation(
-        "situ",
-        beta=read.number("activation_situ_beta", default=4.0),
-        limit=read.number("activation_situ_linear_beta", default=0.0),
-    )
     return Config(
-        latent=LatentShape(
-            hidden=hidden,
-            heads=read.count("num_attention_heads"),
-            q_rank=read.count("q_lora_rank") if "q_lora_rank" in read else None,
-            kv_rank=read.count("kv_lora_rank"),
-            nope=read.count("qk_nope_head_dim"),
-            rope=read.count("qk_rope_head_dim", default=0, least=0),
-            value=read.count("v_head_dim"),
-        ),
-        delta=DeltaShape(heads, heads, head_dim, head_dim, delta.count("short_conv_kernel_size", default=4)),
+        latent=latent_shape(read, hidden),
+        delta=delta_shape(delta),
         linear=linear_layers(read, delta, layers),
         sparse_layers=sparse_layers(read, layers),
         decay_bound=delta.number("gate_lower_bound", default=None),
         full_rank_gate=delta.flag("use_full_rank_gate", default=False),
         output_gate=read.flag("mla_use_output_gate", default=False),
-        block=read.count("attn_res_block_size") if "attn_res_block_size" in read else None,
+        block=optional(read, "attn_res_block_size"),
         hidden=hidden,
         intermediate=read.count("intermediate_size"),
-        expert_hidden=read.count("routed_expert_hidden_size")
-        if "routed_expert_hidden_size" in read
-        else None,
+        expert_hidden=optional(read, "routed_expert_hidden_size"),
         expert_norm=read.flag("latent_moe_use_norm", default=False),
         expert_intermediate=read.count("moe_intermediate_size"),
-        activation=situ if read.text("hidden_act", default="situ") == "situ" else Activation("silu"),
+        activation=feed_activation(read),
         layers=layers,
         attention_bias=read.flag("attention_bias", default=False),
         experts=experts,
@@ -117,6 +97,41 @@ def parse(config: Mapping[str, Any]) -> Config:
         vocabulary=read.count("vocab_size"),
         context=read.count("model_max_length", "max_position_embeddings", default=1 << 20),
         tied=read.flag("tie_word_embeddings", default=False),
+    )
+
+
+def optional(read: Reader, key: str) -> int | None:
+    """A count that need not be given."""
+    return read.count(key) if key in read else None
+
+
+def latent_shape(read: Reader, hidden: int) -> LatentShape:
+    """The shape of latent attention."""
+    return LatentShape(
+        hidden=hidden,
+        heads=read.count("num_attention_heads"),
+        q_rank=optional(read, "q_lora_rank"),
+        kv_rank=read.count("kv_lora_rank"),
+        nope=read.count("qk_nope_head_dim"),
+        rope=read.count("qk_rope_head_dim", default=0, least=0),
+        value=read.count("v_head_dim"),
+    )
+
+
+def delta_shape(delta: Reader) -> DeltaShape:
+    """The shape of delta attention, from `linear_attn_config`."""
+    heads, head_dim = delta.count("num_heads"), delta.count("head_dim")
+    return DeltaShape(heads, heads, head_dim, head_dim, delta.count("short_conv_kernel_size", default=4))
+
+
+def feed_activation(read: Reader) -> Activation:
+    """The activation of dense layers and experts."""
+    if read.text("hidden_act", default="situ") == "silu":
+        return Activation("silu")
+    return Activation(
+        "situ",
+        beta=read.number("activation_situ_beta", default=4.0),
+        limit=read.number("activation_situ_linear_beta", default=0.0),
     )
 
 

@@ -72,3 +72,13 @@ def test_a_state_goes_back_as_far_as_its_tokens_are_held() -> None:
     state.truncate(0)
     feed(state, 20)
     check(state, window)
+
+
+def test_a_copy_says_where_its_own_entries_lie() -> None:
+    entries = Entries(3, np.float32, 2)
+    entries.prepare(0, 8)
+    entries.write_entries(0, np.arange(12, dtype=np.float32).reshape(4, 3))
+    twin = entries.copy()
+    assert twin.addresses == [array.ctypes.data for array in twin.arrays]
+    entries.arrays[0][:] = 0
+    np.testing.assert_array_equal(twin.arrays[0][:4], np.arange(12).reshape(4, 3))
