@@ -21,7 +21,7 @@ from typing import TypeAlias
 from engine.arrays import I32
 from engine.batch import BatchEvent, Done, Prefilled, Reason, Reply, ReplyBatch, Retracted, Stats, Token
 from engine.engine import Engine
-from engine.errors import EngineError
+from engine.errors import EngineError, ReplyFailed
 from engine.sampling import Constraint, Sampling
 from swarm.api.prefixes import LEAST_SHARED, Prefixes, as_array, common
 from swarm.errors import SwarmError
@@ -265,7 +265,8 @@ class Scheduler:
         try:
             if not desk.start(run):
                 return
-        except (EngineError, MemoryError) as error:
+        except Exception as error:  # noqa: BLE001  the boundary: a fault ends this run, not the server
+            _log_fault("a reply could not begin", error)
             self._tell(run, Broken(error))
         with self._changed:
             self._waiting.remove(run)
@@ -273,10 +274,15 @@ class Scheduler:
     def _step(self, desk: _Desk) -> None:
         try:
             events = desk.batch.step()
+        except ReplyFailed as error:
+            for reply, (run, _) in list(desk.replies.items()):
+                if reply is error.reply:
+                    del desk.replies[reply]  # what its state holds is of no use to others
+                    self._tell(run, Broken(error))
+            return
         except Exception as error:  # noqa: BLE001  the boundary: a fault ends these replies, not the server
             # All replies are as before, but each would meet the same again.
-            if not isinstance(error, EngineError | SwarmError | OSError | MemoryError):
-                _log.error("a step failed", exc_info=error)
+            _log_fault("a step failed", error)
             for reply, (run, _) in list(desk.replies.items()):
                 desk.leave(reply)
                 self._tell(run, Broken(error))
@@ -301,3 +307,9 @@ class Scheduler:
             case Done(_, why):
                 desk.leave(reply)
                 self._tell(run, Ended(why, reply.stats))
+
+
+def _log_fault(what: str, error: Exception) -> None:
+    """Logs an error that is nobody's fault but ours."""
+    if not isinstance(error, EngineError | SwarmError | OSError | MemoryError):
+        _log.error(what, exc_info=error)

@@ -60,7 +60,9 @@ class Service:
     async def text(self, wish: TextWish) -> AsyncIterator[Replies]:
         """The continuations of texts. ApiError, EngineError, SwarmError, OSError: it cannot be answered."""
         async with self._admitted(wish.common) as model:
-            prompts = [text_prompt(model.engine, prompt) for prompt in wish.prompts]
+            prompts = [
+                await trio.to_thread.run_sync(text_prompt, model.engine, prompt) for prompt in wish.prompts
+            ]
 
             def transcript() -> Transcript:
                 return Transcript(model.engine, wish.common.stop)
