@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from textual.pilot import Pilot
 
 from swarm.errors import SwarmError
-from tests.tui.fakes import MODELS, FakeBackend
+from tests.tui.fakes import MODELS, FakeBackend, demo_swarm
 from tests.tui.stage import idle, say, screen_text, stage, until
 from tests.tui.test_lines import chat
 from tui.app import SwarmApp
@@ -166,6 +167,23 @@ def test_conversations_that_cannot_be_kept_hold_up_no_reply(home: Path) -> None:
         assert "~nobody-of-that-name/x.md: no such file or directory" in shown(app)
 
     play(home, scene)
+
+
+@pytest.mark.parametrize("before", ["online", "offline"])
+def test_what_could_not_be_lent_is_lent_when_the_swarm_is_back(home: Path, before: str) -> None:
+    failed = DonationView("disk", "failed", 5 * 10**9, 0, detail="the tracker cannot be reached")
+    backend = FakeBackend(view=replace(demo_swarm(), link=before, donation=DonationView()))
+
+    async def scene(app: SwarmApp, pilot: Pilot[None], fake: FakeBackend) -> None:
+        fake.view = replace(fake.view, link="offline", donation=failed)
+        await until(pilot, lambda: "✗ Lending 5.0 GB of disk · failed" in shown(app))
+        await until(pilot, lambda: app.chat.status.swarm.link == "offline")
+        assert not fake.donated
+        fake.view = replace(fake.view, link="online")
+        await until(pilot, lambda: fake.donated == [Donation("disk", 5 * 10**9)])
+        await until(pilot, lambda: "· Lending 5.0 GB of disk · running" in shown(app))
+
+    play(home, scene, backend)
 
 
 @pytest.mark.parametrize("fault", [IndexError("list index out of range"), RecursionError()])

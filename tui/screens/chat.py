@@ -55,9 +55,7 @@ class ChatScreen(Talk):
     """Where one talks."""
 
     AUTO_FOCUS = "#editor"
-    DEFAULT_CSS = """
-    ChatScreen { layout: vertical; background: $background; }
-    """
+    DEFAULT_CSS = "ChatScreen { layout: vertical; background: $background; }"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c", "interrupt", "Stop or copy", priority=True, show=False),
         Binding("escape", "escape", "Stop", show=False),
@@ -106,8 +104,7 @@ class ChatScreen(Talk):
     # Events of the backend
 
     def _poll(self) -> None:
-        backend = self.swarm_app.bridge.backend
-        if backend is None:
+        if (backend := self.swarm_app.bridge.backend) is None:
             return
         self.status.swarm = backend.snapshot()
         self.status.waiting = backend.waiting() if self.status.progress else None
@@ -117,16 +114,22 @@ class ChatScreen(Talk):
             self._lending = self.status.swarm.donation.state
             if self._lending == "failed":
                 self.say(report.donation(self.status.swarm.donation), "error")
-        link = self.status.swarm.link
-        if link != self._link:
-            if link == "offline" and self._link in ("online", "relayed"):
-                self._lost = True
-                self.say("The swarm is out of reach. What is on this machine still answers.", "warning")
-            elif link in ("online", "relayed") and self._lost:
-                self._lost = False
-                self.say("Connected again.")
-            self._link = link
+        if self.status.swarm.link != self._link:
+            self._relinked(self._link, self.status.swarm.link)
+            self._link = self.status.swarm.link
         self.refresh_status()
+
+    def _relinked(self, before: str, now: str) -> None:
+        """The swarm went out of reach or came back: say so, and lend again what could not be lent meanwhile."""
+        linked = ("online", "relayed")
+        if now == "offline" and before in linked:
+            self._lost = True
+            self.say("The swarm is out of reach. What is on this machine still answers.", "warning")
+        elif now in linked and self._lost:
+            self._lost = False
+            self.say("Connected again.")
+        if now in linked and self.status.swarm.donation.state == "failed":
+            self.controller.submit("/donate resume")
 
     def refresh_status(self) -> None:
         """Show the status as it is now."""
@@ -158,8 +161,7 @@ class ChatScreen(Talk):
 
     @property
     def _collected(self) -> Reply:
-        if self._reply is None:
-            self._reply = Reply()
+        self._reply = self._reply or Reply()
         return self._reply
 
     def _notice(self, notice: Notice) -> None:
