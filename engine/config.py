@@ -172,7 +172,7 @@ class Reader:
             options = values if isinstance(values, tuple) else (values,)
             if value is not None and value not in options:
                 raise ConfigError(
-                    f"{self.where} asks for {key} = {str(value)[:80]!r}, which this family's reader does not know"
+                    f"{self.where} asks for {key} = {repr(value)[:80]}, which this family's reader does not know"
                 )
 
     def _first(self, keys: Sequence[str], default: Any) -> Any:
@@ -186,7 +186,7 @@ class Reader:
         return default
 
     def _wrong(self, key: str, value: object, wanted: str) -> ConfigError:
-        return ConfigError(f"{self.where}: {key} is {str(value)[:80]!r}; {wanted} is expected")
+        return ConfigError(f"{self.where}: {key} is {repr(value)[:80]}; {wanted} is expected")
 
 
 def text_part(config: Mapping[str, Any]) -> dict[str, Any]:
