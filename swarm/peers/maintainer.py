@@ -18,7 +18,6 @@ from typing import Protocol
 
 import trio
 
-from mirror.memory import keep_freed_memory
 from mirror.tree import Tree
 from swarm.errors import SwarmError
 from swarm.peers.inventory import FileState, HashedFile, folder_of
@@ -164,7 +163,6 @@ class Maintainer:
     """Answers ReadChunk for the models given to it; models may be added and removed while it runs."""
 
     def __init__(self, models: Mapping[bytes, ChunkSource] | None = None) -> None:
-        keep_freed_memory()
         self.models: dict[bytes, ChunkSource] = dict(models or {})
         self.served = Served()
         self._callers: dict[PeerKey, _Caller] = {}

@@ -1,9 +1,6 @@
 """Serving chunks: exact bytes, files that change under the server, and fairness among peers."""
 
-import ctypes
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -26,20 +23,6 @@ from swarm.wire.messages.data import CHUNK_BYTES, Chunk, ReadChunk
 from swarm.wire.rpc import Peer
 
 ROOT = bytes(32)
-SERVES_REPLIES = """
-import resource
-from swarm.peers.maintainer import Maintainer
-
-def replies():
-    return [b"x" * (1 << 20) for _ in range(16)]
-
-Maintainer()
-replies()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(10):
-    replies()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
 
 
 class Caller(Peer):
@@ -47,13 +30,6 @@ class Caller(Peer):
 
     def __init__(self, number: int) -> None:
         self.key = PeerKey(bytes([number]) * 32)
-
-
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="only glibc can be told")
-def test_memory_of_replies_is_used_again() -> None:
-    command = [sys.executable, "-c", SERVES_REPLIES]
-    faults = int(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
-    assert faults < 16 * 256, "once as many as there are pages would be right, were all of them new"
 
 
 @pytest.fixture
