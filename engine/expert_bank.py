@@ -57,6 +57,8 @@ class _Pool:
         self.layers = list(layers)
         self.per_layer = per_layer
         self.residency = Residency(len(layers) * per_layer, slots)
+        slot_of = self.residency.slot_of
+        self.slots = {layer: slot_of[first : first + per_layer] for layer, first in self.first.items()}
         self.arena = arena(slots, shape.nbytes)
         self.alone = RowExperts(shape, self.arena) if shape.integer else None  # for single rows
         self.loading: dict[int, Job] = {}  # by expert number
@@ -169,8 +171,7 @@ class ExpertBank:
             if layer in self._guesses:
                 self._judge(self._guesses.pop(layer), experts[0])
             self._stats.hits += experts.size
-            slots = pool.residency.slot_of
-            return pool.alone(row, slots[experts[0] + pool.first[layer]], weights)
+            return pool.alone(row, pool.slots[layer], experts, weights)
 
     def prefetch(self, layer: int, experts: Iterable[int]) -> None:
         """Starts reading experts that will probably be needed, if such guesses proved right; returns at once."""

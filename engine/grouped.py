@@ -56,7 +56,7 @@ class GroupedAttention:
         """Queries [N, H · D], keys and values [N, Hkv · D] -> [N, H · D]. `parts`: the layer's cache in each of the
         batch's states; angles: `rotary.angles` of the rows."""
         q, k, v = qkv
-        if len(batch) == 1 and self.alone.serves(self.dim, parts[0].dtype):
+        if len(batch) == 1 and self.alone.serves(parts[0].dtype):
             cache = parts[0]
             return self.alone(
                 q, k, v, angles, rotary.first, rotary.interleaved, cache.bits, cache.start, batch.positions

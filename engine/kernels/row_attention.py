@@ -47,7 +47,7 @@ def _turn_and_store(  # type: ignore[no-untyped-def]
 class RowAttention:
     """Heads that attend to a cache of keys and values, for single rows."""
 
-    __slots__ = ("_dim", "_heads", "_k_norm", "_q_norm", "_scale", "_sinks", "_window")
+    __slots__ = ("_dim", "_dtypes", "_heads", "_k_norm", "_q_norm", "_scale", "_sinks", "_window")
 
     def __init__(
         self, heads: int, dim: int, q_norm: RowNorm | None, k_norm: RowNorm | None, scale: float, window: int | None,
@@ -57,12 +57,13 @@ class RowAttention:
         weight is so long. The rest as in `attention`."""
         self._heads, self._dim, self._scale = heads, dim, np.float32(scale)
         self._q_norm, self._k_norm = q_norm or UNNORMED, k_norm or UNNORMED
+        halves = (np.dtype(np.float16),) if isa().half else ()
+        self._dtypes = (np.dtype(np.float32), *halves) if dim % 16 == 0 else ()
         self._window, self._sinks = window or 0, NO_SINKS if sinks is None else sinks
 
-    @staticmethod
-    def serves(dim: int, dtype: np.dtype[np.generic]) -> bool:
-        """Whether heads of this size and a cache of this type can be done so."""
-        return dim % 16 == 0 and (isa().half or dtype == np.float32)
+    def serves(self, dtype: np.dtype[np.generic]) -> bool:
+        """Whether these heads can be done so with a cache of this type."""
+        return dtype in self._dtypes
 
     def __call__(
         self, q: F32, k: F32, v: F32, angles: tuple[F32, F32], first: int, interleaved: bool, cache: Sequence[Array],

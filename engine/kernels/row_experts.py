@@ -22,7 +22,7 @@ from engine.kernels.row_linear import rounded_row
 from engine.kernels.threads import launch
 
 UNWEIGHTED: F32 = np.empty((1, 0), np.float32)
-FIRST = np.zeros(1, np.int32)
+ONLY = np.zeros(1, np.int32), np.zeros((1, 1), np.int32)  # slots and ids where the arena is one MLP
 
 
 @cache
@@ -30,9 +30,9 @@ def _row_experts(kind_name: str, scale_name: str) -> Any:
     kind, scale_kind = KINDS.index(kind_name), SCALES.index(scale_name)
 
     @kernel(parallel=True)
-    def row_experts(arena, floats, layout, code, parameters, x, slot, weights, out, threads):  # type: ignore[no-untyped-def]
+    def row_experts(arena, floats, layout, code, parameters, x, slots, ids, weights, out, threads):  # type: ignore[no-untyped-def]
         size, hidden, inner, biased = layout[0], layout[8], layout[9], layout[10]
-        experts, blocks, inner_blocks = len(slot), (hidden + 31) // 32, (inner + 31) // 32
+        experts, blocks, inner_blocks = ids.shape[1], (hidden + 31) // 32, (inner + 31) // 32
         q, scale, sums = rounded_row(x)
         h = np.empty((experts, inner_blocks * 32), np.int8)
         h_scale = np.empty((experts, inner_blocks), np.float32)
@@ -49,7 +49,7 @@ def _row_experts(kind_name: str, scale_name: str) -> Any:
                     break
                 for one in range(task, end):
                     expert, block = one // inner_blocks, one % inner_blocks
-                    base, count = slot[expert] * size, min(32, inner - block * 32)
+                    base, count = slots[ids[0, expert]] * size, min(32, inner - block * 32)
                     for part in range((count + 15) // 16):
                         at = base + (block * 2 + part) * layout[6]
                         row_tile(
@@ -79,7 +79,7 @@ def _row_experts(kind_name: str, scale_name: str) -> Any:
                     expert, block = one // blocks, one % blocks
                     while tasks_done(done, expert) < inner_blocks:
                         give_way()  # another thread is at its last block of this expert
-                    base, count = slot[expert] * size, min(32, hidden - block * 32)
+                    base, count = slots[ids[0, expert]] * size, min(32, hidden - block * 32)
                     for part in range((count + 15) // 16):
                         row_tile(
                             kind, scale_kind, arena, base + layout[3] + (block * 2 + part) * layout[7],
@@ -113,16 +113,24 @@ class RowExperts:
         self._run: Callable[..., None] = _row_experts(shape.packing.kind, shape.packing.scale)
         self._given = (flat, flat.view(np.float32), shape.layout, shape.activation.code, shape.parameters)
 
-    def __call__(self, x: F32, slot: I32, weights: F32) -> F32:
-        """Sum over j of weights[0, j] times what the expert in slot[j] makes of x f32 [1, hidden], as `combine` has it:
-        f32 [1, hidden]. slot int32 [k], within the arena; weights f32 [1, k]."""
+    def __call__(self, x: F32, slots: I32, ids: I32, weights: F32) -> F32:
+        """Sum over j of weights[0, j] times what the expert in slots[ids[0, j]] makes of x f32 [1, hidden], as
+        `combine` has it: f32 [1, hidden]. slots int32 [experts], within the arena; ids int32 and weights f32 [1, k].
+        ValueError for other columns and for experts that there are not.
+        """
         if x.shape[1] != self._hidden:
             raise ValueError(f"a row of {x.shape[1]} columns cannot go to experts of {self._hidden}")
+        numbers = ids[0].tolist()
+        if min(numbers) < 0 or max(numbers) >= len(slots):
+            raise ValueError(f"experts must be below {len(slots)} and not negative: {numbers}")
         out = np.empty(x.shape, np.float32)
-        with launch(self._cost * len(slot)) as count:
-            self._run(*self._given, np.ascontiguousarray(x), slot, weights, out, count)
+        with launch(self._cost * ids.shape[1]) as count:
+            self._run(
+                *self._given, np.ascontiguousarray(x), slots, np.ascontiguousarray(ids, np.int32),
+                np.ascontiguousarray(weights, np.float32), out, count,
+            )  # fmt: skip
         return out
 
     def mlp(self, x: F32) -> F32:
         """What the dense MLP that the arena is makes of x f32 [1, hidden], as `run_mlp` has it: f32 [1, hidden]."""
-        return self(x, FIRST, UNWEIGHTED)
+        return self(x, *ONLY, UNWEIGHTED)

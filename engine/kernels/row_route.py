@@ -22,7 +22,7 @@ from engine.kernels.norms import norm_lines, softmax_lines
 from engine.kernels.packing import CHUNK
 from engine.kernels.row_linear import NONE, RowNorm
 from engine.kernels.scalar import sigmoid
-from engine.kernels.threads import launch
+from engine.kernels.threads import gate, threads
 
 TINY = np.float32(1e-20)  # added to the sum of sigmoids that weights are divided by
 
@@ -87,7 +87,7 @@ def _row_route(kind_name: str) -> Any:
 class RowRoute:
     """A router's matrix and rule, applied to single rows."""
 
-    __slots__ = ("_given", "_k", "_run", "_work")
+    __slots__ = ("_given", "_k", "_run")
 
     @staticmethod
     def serves(matrix: Matrix) -> bool:
@@ -99,8 +99,7 @@ class RowRoute:
         normalise: bool, factor: float = 1.0,
     ) -> None:  # fmt: skip
         """`sigmoids`: scores are sigmoids and not a softmax; the rest as in `SigmoidRouter`."""
-        self._k, self._work = k, matrix.rows * matrix.cols
-        packing = matrix.packing
+        self._k, packing = k, matrix.packing
         self._run: Callable[..., None] = _row_route(packing.kind)
         self._given = (
             matrix.data, packing.panel_bytes(matrix.cols), max(1, packing.block // CHUNK), matrix.rows,
@@ -112,6 +111,6 @@ class RowRoute:
         """x f32 [1, D] -> x normed, ids int32 [1, k], best first, and weights f32 [1, k]."""
         normed = np.empty(x.shape, np.float32)
         ids, weights = np.empty((1, self._k), np.int32), np.empty((1, self._k), np.float32)
-        with launch(self._work) as count:
-            self._run(np.ascontiguousarray(x), *norm, *self._given, normed, ids, weights, count)
+        with gate:  # changing the number of threads for this one kernel would take longer than it saves
+            self._run(np.ascontiguousarray(x), *norm, *self._given, normed, ids, weights, threads())
         return normed, ids, weights

@@ -79,9 +79,13 @@ def test_experts_and_their_sum(weights: Weights, biased: bool) -> None:
         biases = [normal(100 + 10 * seed + part, size) for part, size in enumerate((inner, inner, hidden))]
         arena.append(pack_expert(shape, *matrices, *(biases if biased else ())))
     packed = np.stack(arena)
-    x, slot, shares = normal(5, 1, hidden), np.array([2, 0, 3], np.int32), normal(6, 1, 3)
-    expected = combine(run_experts(shape, packed, x, slot, np.zeros(3, np.int32)), shares)
-    assert same(RowExperts(shape, packed)(x, slot, shares), expected)
+    x, shares = normal(5, 1, hidden), normal(6, 1, 3)
+    slots, ids = np.array([3, 1, 0, 2], np.int32), np.array([[3, 2, 0]], np.int32)
+    expected = combine(run_experts(shape, packed, x, slots[ids[0]], np.zeros(3, np.int32)), shares)
+    assert same(RowExperts(shape, packed)(x, slots, ids, shares), expected)
+    for wrong in (-1, experts):
+        with pytest.raises(ValueError, match="below"):
+            RowExperts(shape, packed)(x, slots, np.array([[0, 1, wrong]], np.int32), shares)
     rows = np.concatenate([x, x])
     assert same(DenseMLP(shape, packed[1])(x), run_mlp(shape, packed[1], rows)[:1])
 
@@ -168,5 +172,6 @@ def test_attention(
 
 
 def test_heads_that_fill_no_registers_are_left_to_the_general_way() -> None:
-    assert RowAttention.serves(16, np.dtype(np.float32))
-    assert not RowAttention.serves(24, np.dtype(np.float32))
+    for dim in (16, 24):
+        alone = RowAttention(2, dim, None, None, 1.0, None, None)
+        assert alone.serves(np.dtype(np.float32)) == (dim == 16)
