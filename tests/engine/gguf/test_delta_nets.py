@@ -112,7 +112,7 @@ def test_multi_token_prediction_may_be_there_or_not(oracle: Path, tmp_path: Path
     [
         ("qwen3_next", {"ssm.v_head_reordered": True}, ConfigError, "v_head_reordered, which is not"),
         ("qwen3_next", {"nextn_predict_layers": 1}, ConfigError, "nextn_predict_layers, which is not"),
-        ("qwen3_next", {"ssm.time_step_rank": 3}, ConfigError, "time_step_rank is '3'; a divisor of 64"),
+        ("qwen3_next", {"ssm.time_step_rank": 3}, ConfigError, "time_step_rank is 3; a divisor of 64"),
         ("qwen3_next", {"ssm.group_count": 3}, ConfigError, "a divisor of 4"),
         ("qwen3_next", {"ssm.state_size": 8}, CheckpointError, "config.json makes it"),
         ("qwen3_next", {"ssm.conv_kernel": 3}, CheckpointError, r"conv1d.*\[128, 1, 3\]"),
