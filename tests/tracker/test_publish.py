@@ -140,6 +140,7 @@ async def test_operators_that_were_named_have_more_room() -> None:
 
 
 async def test_names_become_free_in_the_store_as_well(autojump_clock: trio.testing.MockClock) -> None:
+    autojump_clock.autojump_threshold = 0.1  # the store is used in a thread, which takes real time
     store = MemoryStore()
     async with world(store=store) as (tracker, clock):
         await upload(caller_of(tracker, 1), published(manifest(expires=NOW_S + 100)))
@@ -160,6 +161,7 @@ async def test_a_disk_that_forgets_nothing_keeps_the_name(
     def broken(self: MemoryStore, roots: object) -> None:
         raise UnusableStore(path="tracker.sqlite", reason="the disk failed")
 
+    autojump_clock.autojump_threshold = 0.1  # the store is used in a thread, which takes real time
     async with world() as (tracker, clock):
         await upload(caller_of(tracker, 1), published(manifest(expires=NOW_S + 100)))
         clock.now_s = ABSENT_S

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.errors import ConfigError
 from tests.e2e.hosts import hosting
 from tui.backend import Ask, Donation, Turn
 from tui.messages import (
@@ -146,7 +147,8 @@ def test_the_models_own_sampling_is_the_default_and_the_user_wins() -> None:
     assert chosen(Sampling(), {}).temperature == 0.0
     own = chosen(Sampling(), {"do_sample": True, "temperature": 0.7, "top_k": 20, "top_p": 0.8})
     assert (own.temperature, own.top_k, own.top_p) == (0.7, 20, 0.8)
-    assert chosen(Sampling(), {"do_sample": True, "temperature": "odd"}).temperature == 1.0
+    with pytest.raises(ConfigError, match="temperature is 'odd'"):
+        chosen(Sampling(), {"do_sample": True, "temperature": "odd"})
     mine = chosen(
         Sampling(temperature=0.1, seed=7, max_tokens=3), {"do_sample": True, "repetition_penalty": 1.1}
     )

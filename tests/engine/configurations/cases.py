@@ -345,7 +345,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         for family in OWN
         for change, says in (
             ({"hidden_act": "prelu"}, "hidden_act = 'prelu'"),
-            ({"rope_scaling": {"rope_type": "longrope", "short_factor": 1}}, "short_factor is '1'"),
+            ({"rope_scaling": {"rope_type": "longrope", "short_factor": 1}}, "short_factor is 1"),
             ({"rope_scaling": {"rope_type": "su", "factor": 2.0}}, "'su'"),
             (
                 {"rope_parameters": {"full_attention": {"rope_theta": 9.0}}, "rope_scaling": GONE},
@@ -363,5 +363,5 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("qwen2_moe", {"layer_types": ["sliding_attention"] * 2}, "use_sliding_window turns off"),
     ("mixtral", {"num_key_value_heads": 3}, "a divisor of 4"),
     ("deepseek_v3", {"n_group": 4}, "a divisor of 6"),
-    ("deepseek_v3", {"n_group": 2, "topk_group": 3}, "topk_group is '3'"),
+    ("deepseek_v3", {"n_group": 2, "topk_group": 3}, "topk_group is 3"),
 ]
