@@ -14,11 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass
 from pathlib import Path, PurePosixPath
 
+import cbor2
+
 from engine.source import DirectorySource
 from swarm.errors import SwarmError
 from swarm.trust.files import write_atomically
 from swarm.trust.manifest import CHUNK_BYTES, Digests, FileEntry, Manifest
-from swarm.wire import cbor
 
 # Left behind by editors, downloaders and version control; not part of a model.
 _TRANSIENT = (".tmp", ".part", ".partial", ".incomplete", ".lock", ".crdownload", ".swp", "~")
@@ -273,8 +274,8 @@ def _recall(kept: Path, file: Path, state: FileState) -> Digests | None:
     if hashlib.sha256(record).digest() != checksum:
         return None
     try:
-        stored = cbor.decode(record)
-    except cbor.BadEncoding:  # of another version
+        stored = cbor2.loads(record)
+    except cbor2.CBORDecodeError:  # of another version
         return None
     if not isinstance(stored, dict) or stored.get("state") != list(astuple(state)):
         return None
@@ -283,7 +284,7 @@ def _recall(kept: Path, file: Path, state: FileState) -> Digests | None:
 
 
 def _keep(kept: Path, file: Path, state: FileState, digests: Digests) -> None:
-    record = cbor.encode(
+    record = cbor2.dumps(
         {
             "path": os.fsencode(file.absolute()),
             "state": list(astuple(state)),
