@@ -30,7 +30,7 @@ from swarm.wire.messages.tracker import (
 from swarm.wire.rpc import Buffer, Busy, Handlers, Peer
 from tracker.clock import Clock
 from tracker.quota import Quota, Rate
-from tracker.registry import network_of
+from tracker.registry import bounded_network
 from tracker.store import Store, StoredBan
 
 MOST_BANS_LISTED = 64
@@ -118,8 +118,8 @@ class Judge:
             raise Busy(what="The tracker", retry_after_s=BUSY_HINT_S)
         now_s = self._clock.monotonic_s()
         wait_s = self._reports.take(caller.key, now_s)
-        if caller.address is not None and not caller.address.is_loopback:
-            wait_s = max(wait_s, self._reports_a_network.take(network_of(caller.address), now_s))
+        if (network := bounded_network(caller.address)) is not None:
+            wait_s = max(wait_s, self._reports_a_network.take(network, now_s))
         if wait_s:
             raise Busy(what="The tracker", retry_after_s=round(wait_s, 1))
         self._verifying.append(proof_bytes)

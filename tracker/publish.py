@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import trio
 
 from swarm.errors import SwarmError
-from swarm.trust.manifest import MAX_MANIFEST_BYTES, SignedManifest, parse_signed
+from swarm.trust.manifest import MAX_SIGNED_BYTES, SignedManifest, parse_signed
 from swarm.wire.messages.tracker import (
     PIECE_BYTES,
     GetManifest,
@@ -17,12 +17,11 @@ from swarm.wire.messages.tracker import (
 from swarm.wire.rpc import Buffer, Busy, Handlers, Peer
 from tracker.catalogue import Catalogue
 from tracker.clock import Clock
-from tracker.registry import network_of
+from tracker.registry import bounded_network
 from tracker.store import Store
 
 log = logging.getLogger(__name__)
 
-MAX_SIGNED_BYTES = MAX_MANIFEST_BYTES + (64 << 10)
 MOST_UPLOADS = 8
 MOST_UPLOAD_BYTES = 2 * MAX_SIGNED_BYTES
 """Of all manifests that are under way at the same time."""
@@ -85,7 +84,7 @@ class Publishing:
         self, caller: Peer, message: PublishManifest, payload: Buffer
     ) -> tuple[ManifestPublished, bytes]:
         """Takes a piece; with the last one the manifest is verified, stored, and known."""
-        network = _network_of(caller)
+        network = bounded_network(caller.address)
         if message.offset == 0:
             self._begin(caller, message, network)
         upload = self._uploads.get(caller.key)
@@ -176,9 +175,8 @@ class Publishing:
             try:
                 await trio.to_thread.run_sync(self._store.forget, roots)
             except SwarmError as error:
-                log.warning(
-                    "names that are free could not be forgotten: %s", error
-                )  # they are, the next time
+                # They are, the next time.
+                log.warning("names that are free could not be forgotten: %s", error)
             else:
                 self._catalogue.drop(roots)
 
@@ -187,8 +185,3 @@ class Publishing:
         stored = self._catalogue.model(message.root).stored
         piece = stored.signed[message.offset : message.offset + PIECE_BYTES]
         return ManifestPiece(len(stored.signed), stored.experts_in_layer, stored.layout_signature), piece
-
-
-def _network_of(caller: Peer) -> str | None:
-    """The network that a caller publishes from; None on this machine, and where that is not known."""
-    return None if caller.address is None or caller.address.is_loopback else network_of(caller.address)

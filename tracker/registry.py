@@ -204,6 +204,11 @@ class Registry:
 LOOPBACK = "loopback"
 
 
+def bounded_network(address: Address | None) -> str | None:
+    """The network that a caller's quotas count for; None on this machine, and where the address is not known."""
+    return None if address is None or address.is_loopback else network_of(address)
+
+
 def network_of(address: Address) -> str:
     """The network that shares a quota: loopback, a /24 of IPv4 (mapped ones too), a /56 of IPv6."""
     if address.is_loopback:

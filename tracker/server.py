@@ -34,7 +34,7 @@ from tracker.judge import Judge, Verifier
 from tracker.publish import Publishing
 from tracker.quota import Quota, Rate
 from tracker.reach import DialBack, Reach, dial_back_with, find_reach, plain
-from tracker.registry import Limits, Registry, network_of
+from tracker.registry import Limits, Registry, bounded_network
 from tracker.relay import Relay, RelayLimits
 from tracker.room import OPERATORS, STRANGERS, Room
 from tracker.store import Store
@@ -191,8 +191,8 @@ class Tracker:
             self.judge.check(caller.key)
             now_s = self._clock.monotonic_s()
             wait_s = self._per_key.take(caller.key, now_s)
-            if caller.address is not None and not caller.address.is_loopback:
-                wait_s = max(wait_s, self._per_network.take(network_of(caller.address), now_s))
+            if (network := bounded_network(caller.address)) is not None:
+                wait_s = max(wait_s, self._per_network.take(network, now_s))
             if wait_s:
                 raise Busy(what="The tracker", retry_after_s=round(wait_s, 2))
             return await handler(caller, message, payload)

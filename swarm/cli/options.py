@@ -223,6 +223,11 @@ class Key(click.ParamType[bytes]):
 KEY = Key()
 
 
+def keys_option(name: str, into: str, meaning: str) -> Callable[[Command], Command]:
+    """An option that names public keys, each time it is given one more."""
+    return click.option(name, into, type=KEY, multiple=True, metavar="KEY", help=meaning)
+
+
 class Named(click.Path):
     """A path; an empty one names nothing, rather than the directory one is in."""
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from swarm.cli.options import DIRECTORY, KEY, SIZE, Whole, metrics_option, source_option
+from swarm.cli.options import DIRECTORY, SIZE, Whole, keys_option, metrics_option, source_option
 
 if TYPE_CHECKING:
     from engine.numerics import Weights
@@ -79,13 +79,10 @@ _BY_USER = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
     help="Sign at least this version, after the record of earlier ones was lost.",
 )
 @source_option
-@click.option(
+@keys_option(
     "--operator",
     "operators",
-    type=KEY,
-    multiple=True,
-    metavar="KEY",
-    help="Take models of this operator key on this machine's tracker, too (64 hex digits; may be repeated). "
+    "Take models of this operator key on this machine's tracker, too (64 hex digits; may be repeated). "
     "Without any, it takes those of its own operator only.",
 )
 @click.option("--lan/--no-lan", default=True, help="Tell the local network of this swarm (the default).")

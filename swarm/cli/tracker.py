@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from swarm.cli.options import KEY, Whole, metrics_option
+from swarm.cli.options import Whole, keys_option, metrics_option
 
 if TYPE_CHECKING:
     from swarm.wire.address import Address
@@ -18,22 +18,14 @@ if TYPE_CHECKING:
     "--token", metavar="TOKEN", help="Only those who know this passphrase (or the invite) may join."
 )
 @click.option("--private", is_flag=True, help="Only those with the invite may join; a token is made once.")
-@click.option(
-    "--operator",
-    "operators",
-    type=KEY,
-    multiple=True,
-    metavar="KEY",
-    help="Take models of this operator key only (64 hex digits; may be repeated).",
+@keys_option(
+    "--operator", "operators", "Take models of this operator key only (64 hex digits; may be repeated)."
 )
 @metrics_option
-@click.option(
+@keys_option(
     "--judge",
     "judges",
-    type=KEY,
-    multiple=True,
-    metavar="KEY",
-    help="Let this peer's executor verify proofs against liars (64 hex digits; may be repeated). "
+    "Let this peer's executor verify proofs against liars (64 hex digits; may be repeated). "
     "Without any, nobody is banned here.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print events, one JSON object a line.")
