@@ -5,7 +5,6 @@ behind its own path, before any query; an address that already ends in the file'
 presigned one, say).
 """
 
-import time
 from collections.abc import AsyncIterator, Hashable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -16,7 +15,7 @@ import httpx2
 import trio
 
 from mirror.errors import ReplicaBusy, ReplicaFailed, ReplicaLacks
-from mirror.replica import Buffer, Replica, Replicas
+from mirror.replica import Buffer, Given, Replica, Replicas
 from mirror.tree import Chunk
 from swarm.trust.sources import WebSource
 
@@ -48,13 +47,7 @@ class WebReplica:
     """One web source; `mirror.replica.Replica`. Made by `web_replicas`."""
 
     def __init__(self, source: WebSource, client: httpx2.AsyncClient) -> None:
-        self.given_bytes = 0
-        self.wrong = 0
-        """How often it gave wrong bytes."""
-        self.trouble = ""
-        """What went wrong with it last; empty after a chunk that came whole."""
-        self.banned_until_s = 0.0
-        """On the system's monotonic clock."""
+        self.given = Given()
         self._source = source
         self._client = client
 
@@ -92,17 +85,14 @@ class WebReplica:
                         if len(data) > chunk.size:
                             enough.cancel()
         except ReplicaFailed as error:
-            self.trouble = str(error)
+            self.given.trouble = str(error)
             raise
-        except (
-            httpx2.HTTPError,
-            httpx2.InvalidURL,
-            ValueError,
-        ) as error:  # ValueError: where a redirect leads
-            self.trouble = f"{type(error).__name__}: {error}"
-            raise self._failed(chunk, self.trouble) from error
-        self.given_bytes += len(data)
-        self.trouble = ""
+        except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:  # the last: where a redirect leads
+            self.given.trouble = f"{type(error).__name__}: {error}"
+            raise self._failed(chunk, self.given.trouble) from error
+        self.given.bytes += len(data)
+        self.given.chunks += 1
+        self.given.trouble = ""
         whole_file = answer.status_code == 200
         return data[: chunk.size] if whole_file else data
 
@@ -147,10 +137,7 @@ class WithWeb:
     def accuse(self, replica: Replica, chunk: Chunk, reason: str, banned_s: float) -> None:
         """Passes on what is said of peers; what a web server did is noted with it."""
         if isinstance(replica, WebReplica):
-            replica.wrong += 1
-            replica.trouble = reason
-            if banned_s:
-                replica.banned_until_s = time.monotonic() + banned_s
+            replica.given.accused(reason, banned_s)
         elif self._peers is not None:
             self._peers.accuse(replica, chunk, reason, banned_s)
 

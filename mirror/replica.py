@@ -1,12 +1,40 @@
 """What a mirror asks of those who have the bytes. `swarm.peers` implements it over the network, `http` over
 the web."""
 
+import time
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from mirror.tree import Chunk
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+@dataclass
+class Given:
+    """What one replica did for us."""
+
+    bytes: int = 0
+    chunks: int = 0
+    in_hand: int = 0
+    wrong: int = 0
+    trouble: str = ""
+    """What went wrong with it last; empty after a chunk that was right."""
+    banned_until: float = 0.0
+    """On the system's monotonic clock."""
+
+    def accused(self, reason: str, banned_s: float) -> None:
+        """It gave wrong bytes, or was far too slow; it is not asked for so many seconds, 0 if it still is."""
+        self.wrong += 1
+        self.trouble = reason
+        if banned_s:
+            self.banned_until = time.monotonic() + banned_s
+
+    @property
+    def banned(self) -> bool:
+        """Whether it is not asked now."""
+        return self.banned_until > time.monotonic()
 
 
 class Replica(Protocol):

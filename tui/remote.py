@@ -13,7 +13,7 @@ from engine.engine import Engine
 from engine.gguf import presented
 from engine.source import Source
 from swarm.errors import SwarmError
-from swarm.peers.models import ModelInfo, NothingKeptHere, OpenModel, PeerView, Snapshot, WebView
+from swarm.peers.models import ModelInfo, NothingKeptHere, OpenModel, PeerView, Snapshot, WebView, state_of
 from swarm.peers.network import NetworkClosed, NetworkThread
 from swarm.peers.remote import RemoteExperts, Rules
 from swarm.peers.session import Session, join
@@ -289,21 +289,21 @@ def with_facts(view: ModelView, source: Source) -> ModelView:
 
 def _peer(number: int, peer: PeerView, chunks: int) -> views.PeerView:
     """A peer as the user sees it: by number."""
-    state = "banned" if peer.banned else "slow" if peer.trouble else "ok"
     held = "everything" if peer.chunks >= chunks else format_share(peer.chunks / max(1, chunks))
     return views.PeerView(
         number,
         Role.MAINTAINER if peer.chunks >= chunks else Role.DISK,
         held=held,
         bytes_down=peer.given_bytes,
-        state=state,
+        state=state_of(peer),
     )
 
 
 def _web(number: int, source: WebView) -> views.PeerView:
     """A web server as the user sees it."""
-    state = "banned" if source.banned else "slow" if source.trouble else "ok"
-    return views.PeerView(number, Role.WEB, held="everything", bytes_down=source.given_bytes, state=state)
+    return views.PeerView(
+        number, Role.WEB, held="everything", bytes_down=source.given_bytes, state=state_of(source)
+    )
 
 
 def _replicas(opened: OpenModel, chunks: int) -> tuple[float, ...]:

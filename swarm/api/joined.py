@@ -7,7 +7,7 @@ from engine.engine import Engine, Options
 from engine.numerics import Weights
 from swarm.api.libraries import least, need_of
 from swarm.api.shelf import Listed, Need
-from swarm.peers.models import ModelInfo, OpenModel, PeerView, WebView
+from swarm.peers.models import ModelInfo, OpenModel, PeerView, WebView, state_of
 from swarm.peers.network import NetworkThread
 from swarm.peers.partner import Remote
 from swarm.peers.remote import RemoteExperts, Rules
@@ -65,7 +65,8 @@ class JoinedSwarm:
     def swarm(self) -> Mapping[str, object]:
         """Who serves bytes, who runs experts, and how many are ready for each expert. Keys are shortened."""
         now = self._session.snapshot()
-        peers = [_mirror(peer) for peer in now.peers] + [_web(web) for web in now.web]
+        peers = [_giver(peer.key.hex()[:8], "bytes", peer) for peer in now.peers]
+        peers += [_giver(web.name, "web", web) for web in now.web]
         experts: tuple[tuple[int, ...], ...] = ()
         if self._experts is not None:
             pool = self._experts.pool
@@ -99,20 +100,9 @@ def _listed(info: ModelInfo, online: bool) -> Listed:
     return Listed(info.name, info.size_bytes, info.issued_s or 0, info.operator.hex()[:16], missing)
 
 
-def _web(web: WebView) -> Mapping[str, object]:
-    """A web server that the model's manifest names."""
-    state = "banned" if web.banned else "slow" if web.trouble else "ok"
-    return {"name": web.name, "role": "web", "bytes": web.given_bytes, "calls": 0, "state": state}
-
-
-def _mirror(peer: PeerView) -> Mapping[str, object]:
-    return {
-        "name": peer.key.hex()[:8],
-        "role": "bytes",
-        "bytes": peer.given_bytes,
-        "calls": 0,
-        "state": "banned" if peer.banned else "slow" if peer.trouble else "ok",
-    }
+def _giver(name: str, role: str, giver: PeerView | WebView) -> Mapping[str, object]:
+    """A peer or a web server that gives bytes."""
+    return {"name": name, "role": role, "bytes": giver.given_bytes, "calls": 0, "state": state_of(giver)}
 
 
 def _donor(remote: Remote) -> Mapping[str, object]:

@@ -13,7 +13,7 @@ import trio
 from mirror.fetch import Mirror, Progress
 from mirror.source import MirrorSource
 from swarm.errors import SwarmError
-from swarm.peers.replicas import SwarmReplicas
+from swarm.peers.replicas import PeerReplica, SwarmReplicas
 from swarm.trust.manifest import Manifest, SignedManifest
 from swarm.trust.memory import Remembered
 from swarm.wire.keys import PeerKey
@@ -144,6 +144,21 @@ class PeerView:
     trouble: str
     """What went wrong with it last."""
 
+    @classmethod
+    def of(cls, replica: PeerReplica) -> PeerView:
+        """How it is now."""
+        given = replica.given
+        return cls(
+            key=replica.peer_key,
+            address=str(replica.address),
+            chunks=len(replica.held),
+            given_bytes=given.bytes,
+            in_hand=given.in_hand,
+            wrong=given.wrong,
+            banned=given.banned,
+            trouble=given.trouble,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class WebView:
@@ -158,8 +173,13 @@ class WebView:
     @classmethod
     def of(cls, replica: WebReplica) -> WebView:
         """How it is now."""
-        banned = replica.banned_until_s > time.monotonic()
-        return cls(replica.name, replica.given_bytes, banned, replica.trouble)
+        given = replica.given
+        return cls(replica.name, given.bytes, given.banned, given.trouble)
+
+
+def state_of(giver: PeerView | WebView) -> str:
+    """How one that gives bytes is doing, in a word: ok, slow or banned."""
+    return "banned" if giver.banned else "slow" if giver.trouble else "ok"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
 """Who in the swarm has a model's chunks: peers found through the tracker, asked over the wire."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mirror.errors import ReplicaBusy, ReplicaFailed, ReplicaLacks
+from mirror.replica import Given
 from mirror.tree import Chunk
 from swarm.errors import SwarmError
 from swarm.peers.doors import Doors, Through
@@ -20,20 +20,6 @@ from swarm.wire.messages.data import ReadChunk
 # What a maintainer answers when it cannot give this chunk, now or for good.
 _LACKING = frozenset({"chunk-not-here", "file-withdrawn", "not-served-here", "no-such-chunk"})
 _PATIENCE_S = 1.0
-
-
-@dataclass
-class Given:
-    """What one peer did for us."""
-
-    bytes: int = 0
-    chunks: int = 0
-    in_hand: int = 0
-    wrong: int = 0
-    trouble: str = ""
-    """What went wrong with it last; empty after a chunk that was right."""
-    banned_until: float = 0.0
-    """On the system's monotonic clock."""
 
 
 @dataclass
@@ -154,10 +140,7 @@ class SwarmReplicas:
     def accuse(self, replica: object, chunk: Chunk, reason: str, banned_s: float) -> None:
         """Remembers what a peer did wrong, for whoever looks at the status."""
         assert isinstance(replica, PeerReplica)
-        replica.given.wrong += 1
-        replica.given.trouble = reason
-        if banned_s:
-            replica.given.banned_until = time.monotonic() + banned_s
+        replica.given.accused(reason, banned_s)
         self.accusations.append(
             f"{replica.name} gave wrong bytes for chunk {chunk.index} of {chunk.path}: {reason}"
         )

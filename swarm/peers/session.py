@@ -227,8 +227,6 @@ class Session:
         """The session as it is now. Never waits; may be called from any thread."""
         current = self._current
         progress = current.mirror.progress if current else Progress(0, 0, 0)
-        replicas = current.replicas.known if current else ()
-        now_s = time.monotonic()
         return Snapshot(
             online=self.online,
             problem=self.problem,
@@ -237,19 +235,7 @@ class Session:
             model=current.info.name if current else "",
             progress=progress,
             bytes_per_s=self._speed.update(progress.fetched_bytes),
-            peers=tuple(
-                PeerView(
-                    key=replica.peer_key,
-                    address=str(replica.address),
-                    chunks=len(replica.held),
-                    given_bytes=replica.given.bytes,
-                    in_hand=replica.given.in_hand,
-                    wrong=replica.given.wrong,
-                    banned=replica.given.banned_until > now_s,
-                    trouble=replica.given.trouble,
-                )
-                for replica in replicas
-            ),
+            peers=tuple(PeerView.of(replica) for replica in current.replicas.known) if current else (),
             accusations=tuple(current.replicas.accusations) if current else (),
             web=tuple(WebView.of(replica) for replica in current.web) if current else (),
         )
