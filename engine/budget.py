@@ -32,9 +32,8 @@ class Budget:
         self._steps = MOST_STEPS
         self._bytes = MOST_BYTES
         self._deadline = time.monotonic() + LONGEST_TIME_S
-        self._weights: dict[
-            int, tuple[int, object]
-        ] = {}  # by id, with what has the id, so that it stays there
+        self._weights: dict[int, tuple[int, object]] = {}
+        """By id, with what has the id, so that it stays there."""
 
     def step(self) -> None:
         """Counts one step."""

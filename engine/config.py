@@ -11,10 +11,8 @@ T = TypeVar("T")
 REQUIRED: Any = object()
 LARGEST = 1 << 31  # no count in a configuration is larger
 LARGEST_NUMBER = 3.5e38  # … and no number: all are computed with in f32
-SMALLEST_DIVISOR, LARGEST_DIVISOR = (
-    1e-12,
-    1e12,
-)  # of numbers that others are divided by, or whose powers are taken
+# Of numbers that others are divided by, or whose powers are taken.
+SMALLEST_DIVISOR, LARGEST_DIVISOR = 1e-12, 1e12
 # … and of these, over which a reader loops before any weight is seen, none comes near:
 MOST = {
     "num_hidden_layers": 1 << 12,

@@ -8,7 +8,6 @@ connections over loopback, encrypted, real executors, real rounds.
 import json
 import random
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
@@ -27,6 +26,7 @@ from engine.kernels import ExpertRows, Rows, set_threads
 from engine.synthetic import SyntheticSource
 from swarm.peers.audit import Conviction
 from swarm.peers.banks import layout_of, open_experts, warm
+from swarm.peers.bench_process import helper, tell, until_let_go
 from swarm.peers.delay_bench import distance
 from swarm.peers.doors import Doors
 from swarm.peers.executor import Executor, profile_of, whole_bank
@@ -93,9 +93,8 @@ async def donate(plan: DonorPlan) -> None:
     listeners = await rpc.listen("127.0.0.1", 0)
     async with trio.open_nursery() as nursery:
         (address,) = await nursery.start(partial(rpc.serve), listeners, keys, handlers)
-        print(json.dumps({"port": address.port, "key": keys.key.hex()}), flush=True)
-        await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
-        nursery.cancel_scope.cancel()
+        tell(port=address.port, key=keys.key.hex())
+        await until_let_go(nursery)
 
 
 def _slow(handler: rpc.Handler, plan: DonorPlan) -> rpc.Handler:
@@ -121,22 +120,8 @@ class Place:
 def donor(plan: DonorPlan) -> Iterator[Place]:
     """A donor process for the length of a block."""
     told = json.dumps({**vars(plan), "config": dict(plan.config)})
-    with subprocess.Popen(
-        [sys.executable, "-m", "swarm.peers.bench", told],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            if not line:
-                raise RuntimeError("a donor process ended before it listened")
-            where = json.loads(line)
-            yield Place(where["port"], PeerKey(bytes.fromhex(where["key"])))
-        finally:
-            assert process.stdin is not None
-            process.stdin.close()
+    with helper(__name__, told) as process:
+        yield Place(process.told["port"], PeerKey(bytes.fromhex(process.told["key"])))
 
 
 class FixedList:
