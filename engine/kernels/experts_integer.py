@@ -14,7 +14,7 @@ from numba import prange
 
 from engine.kernels.activation import activate
 from engine.kernels.atomic import give_way, mark_done, next_tasks, tasks_done
-from engine.kernels.compile import kernel
+from engine.kernels.compile import device, kernel
 from engine.kernels.integer_tile import KINDS, SCALES, WIDE, integer_tile
 from engine.kernels.quantize import quantize_group
 
@@ -39,6 +39,29 @@ def by_slot(slot, slots):  # type: ignore[no-untyped-def]
         order[ends[slot[p]]] = p
         ends[slot[p]] += 1
     return order, bounds[: runs + 1]
+
+
+@device
+def inner_block(  # type: ignore[no-untyped-def]
+    gate, up, floats, bias, inner, biased, code, parameters, count, both, h, at
+):
+    """Makes `count` values of the inner width from gate and up f32 [32], and keeps them as int8 in h from `at` on: their
+    scale and sum. Biases, where there are any, stand in `floats` from `bias` on, those of up after all of gate's.
+    """
+    if biased:
+        for i in range(count):
+            gate[i] += floats[bias + i]
+            up[i] += floats[bias + inner + i]
+    activate(code, parameters, gate, up, count, both)
+    return quantize_group(both, 0, count, np.float32(127), h, at, 32)
+
+
+@device
+def add_bias(wide, floats, bias, biased, count):  # type: ignore[no-untyped-def]
+    """Adds the biases that stand in `floats` from `bias` on, where there are any, to `count` values of f32 [32]."""
+    if biased:
+        for i in range(count):
+            wide[i] += floats[bias + i]
 
 
 @cache
@@ -92,20 +115,10 @@ def integer_experts(kind_name: str, scale_name: str) -> Any:
                                 first, some, up, part * 16, 32,
                             )  # fmt: skip
                         for t in range(some):
-                            if biased:
-                                for i in range(count):
-                                    gate[t, i] += floats[(base + layout[4]) // 4 + block * 32 + i]
-                                    up[t, i] += floats[(base + layout[4]) // 4 + inner + block * 32 + i]
-                            activate(code, parameters, gate[t], up[t], count, both)
-                            h_scale[first + t, block], h_sums[first + t, block] = quantize_group(
-                                both,
-                                0,
-                                count,
-                                np.float32(127),
-                                h,
-                                ((first + t) * inner_groups + block) * 32,
-                                32,
-                            )
+                            h_scale[first + t, block], h_sums[first + t, block] = inner_block(
+                                gate[t], up[t], floats, (base + layout[4]) // 4 + block * 32, inner, biased, code,
+                                parameters, count, both, h, ((first + t) * inner_groups + block) * 32,
+                            )  # fmt: skip
                     mark_done(done, run)
             wide = gate
             while True:
@@ -127,9 +140,7 @@ def integer_experts(kind_name: str, scale_name: str) -> Any:
                             )  # fmt: skip
                         for t in range(some):
                             pair = order[first + t]
-                            if biased:
-                                for i in range(count):
-                                    wide[t, i] += floats[(base + layout[5]) // 4 + block * 32 + i]
+                            add_bias(wide[t], floats, (base + layout[5]) // 4 + block * 32, biased, count)
                             if len(out32) > 0:
                                 for i in range(count):
                                     out32[pair, block * 32 + i] = wide[t, i]

@@ -12,10 +12,10 @@ import numpy as np
 from numba import prange
 
 from engine.arrays import F32, I32, U8
-from engine.kernels.activation import activate
 from engine.kernels.atomic import give_way, mark_done, next_tasks, tasks_done
 from engine.kernels.compile import kernel
 from engine.kernels.experts import ExpertShape, combine_rounded
+from engine.kernels.experts_integer import add_bias, inner_block
 from engine.kernels.integer_tile import KINDS, SCALES, row_tile
 from engine.kernels.quantize import quantize_group
 from engine.kernels.row_linear import rounded_row
@@ -60,15 +60,10 @@ def _row_experts(kind_name: str, scale_name: str) -> Any:
                             kind, scale_kind, arena, at + layout[2], scale.shape[1], q, scale, sums, index, 0, 1,
                             up, part * 16, 16,
                         )  # fmt: skip
-                    if biased:
-                        first = (base + layout[4]) // 4 + block * 32
-                        for i in range(count):
-                            gate[i] += floats[first + i]
-                            up[i] += floats[first + inner + i]
-                    activate(code, parameters, gate, up, count, both)
-                    h_scale[expert, block], h_sums[expert, block] = quantize_group(
-                        both, 0, count, np.float32(127), h, (expert * inner_blocks + block) * 32, 32
-                    )
+                    h_scale[expert, block], h_sums[expert, block] = inner_block(
+                        gate, up, floats, (base + layout[4]) // 4 + block * 32, inner, biased, code,
+                        parameters, count, both, h, (expert * inner_blocks + block) * 32,
+                    )  # fmt: skip
                     mark_done(done, expert)
             wide = gate
             while True:
@@ -85,10 +80,7 @@ def _row_experts(kind_name: str, scale_name: str) -> Any:
                             kind, scale_kind, arena, base + layout[3] + (block * 2 + part) * layout[7],
                             inner_blocks, h, h_scale, h_sums, index, expert, 1, wide, part * 16, 16,
                         )  # fmt: skip
-                    if biased:
-                        first = (base + layout[5]) // 4 + block * 32
-                        for i in range(count):
-                            wide[i] += floats[first + i]
+                    add_bias(wide, floats, (base + layout[5]) // 4 + block * 32, biased, count)
                     if weights.shape[1] > 0:
                         given_scale[expert, block], _sum = quantize_group(
                             wide, 0, count, np.float32(32767), given, expert * hidden + block * 32, count
