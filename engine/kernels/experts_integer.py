@@ -45,7 +45,7 @@ def by_slot(slot, slots):  # type: ignore[no-untyped-def]
 def inner_block(  # type: ignore[no-untyped-def]
     gate, up, floats, bias, inner, biased, code, parameters, count, both, h, at
 ):
-    """Makes `count` values of the inner width from gate and up f32 [32], and keeps them as int8 in h from `at` on: their
+    """Makes `count` values of the inner width from gate and up f32 [32] and keeps them as int8 in h from `at` on: their
     scale and sum. Biases, where there are any, stand in `floats` from `bias` on, those of up after all of gate's.
     """
     if biased:

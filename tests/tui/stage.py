@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from textual.pilot import Pilot
 
 from tests.tui.fakes import FakeBackend
 from tui.app import SwarmApp
 from tui.options import Options
+
+Play = Callable[[SwarmApp, Pilot[None], FakeBackend], Coroutine[Any, Any, None]]
 
 
 async def until(pilot: Pilot[None], condition: Callable[[], bool], what: str = "") -> None:
@@ -45,6 +48,21 @@ async def stage(
         await pilot.pause()
         with app._context():
             yield app, pilot, fake
+
+
+def play(home: Path, scene: Play, backend: FakeBackend | None = None, **options: Any) -> None:
+    """Run a scene on a stage."""
+
+    async def run() -> None:
+        async with stage(home, backend, **options) as (app, pilot, fake):
+            await scene(app, pilot, fake)
+
+    asyncio.run(run())
+
+
+def shown(app: SwarmApp) -> str:
+    """The whole scrollback, as if lines never wrapped."""
+    return " ".join(app.chat.transcript.document.text().split())
 
 
 def screen_text(app: SwarmApp) -> str:

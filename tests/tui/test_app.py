@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from textual.pilot import Pilot
 
 from tests.tui.fakes import MODELS, STATS, FakeBackend, Stall
 from tests.tui.harmless import harmless
-from tests.tui.stage import idle, say, screen_text, stage, until
+from tests.tui.stage import idle, play, say, screen_text, shown, until
 from tui.app import SwarmApp
 from tui.conversation import Shelf
 from tui.messages import (
@@ -36,23 +35,6 @@ from tui.screens.models import ModelsScreen
 from tui.screens.swarm import SwarmScreen
 from tui.widgets.find import FindBar
 from tui.widgets.line import Completions
-
-Play = Callable[[SwarmApp, Pilot[None], FakeBackend], Coroutine[Any, Any, None]]
-
-
-def play(home: Path, scene: Play, backend: FakeBackend | None = None, **options: Any) -> None:
-    """Run a scene on a stage."""
-
-    async def run() -> None:
-        async with stage(home, backend, **options) as (app, pilot, fake):
-            await scene(app, pilot, fake)
-
-    asyncio.run(run())
-
-
-def shown(app: SwarmApp) -> str:
-    """The whole scrollback, as if lines never wrapped."""
-    return " ".join(app.chat.transcript.document.text().split())
 
 
 def test_a_question_is_answered_and_saved(home: Path) -> None:

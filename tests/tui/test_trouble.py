@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from textual.pilot import Pilot
 
 from swarm.errors import SwarmError
 from tests.tui.fakes import MODELS, FakeBackend, demo_swarm
-from tests.tui.stage import idle, say, screen_text, stage, until
+from tests.tui.stage import idle, play, say, screen_text, shown, until
 from tests.tui.test_lines import chat
 from tui.app import SwarmApp
 from tui.backend import Donation
@@ -26,8 +24,6 @@ from tui.places import PlaceBackend
 from tui.problems import NotThere
 from tui.screens.welcome import WelcomeScreen
 from tui.views import DonationView, ModelView
-
-Play = Callable[[SwarmApp, Pilot[None], FakeBackend], Coroutine[Any, Any, None]]
 
 
 class Busy(SwarmError):
@@ -44,21 +40,6 @@ class Troubled(FakeBackend):
 
     def donate(self, wish: Donation) -> DonationView:
         raise self.trouble
-
-
-def play(home: Path, scene: Play, backend: FakeBackend | None = None, **options: Any) -> None:
-    """Run a scene on a stage."""
-
-    async def run() -> None:
-        async with stage(home, backend, **options) as (app, pilot, fake):
-            await scene(app, pilot, fake)
-
-    asyncio.run(run())
-
-
-def shown(app: SwarmApp) -> str:
-    """The whole scrollback, as if lines never wrapped."""
-    return " ".join(app.chat.transcript.document.text().split())
 
 
 @pytest.fixture

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 
 from textual.pilot import Pilot
 from textual.widgets import Input
 
 from swarm.peers.settings import load_remembered
 from tests.tui.fakes import MODELS, FakeBackend
-from tests.tui.stage import screen_text, stage, until
+from tests.tui.stage import Play, screen_text, stage, until
 from tui.app import SwarmApp
 from tui.machine import Machine
 from tui.messages import Failed
 from tui.preferences import load
 from tui.screens.welcome import WelcomeScreen, fits
 from tui.views import Found, ModelView
-
-Play = Callable[[SwarmApp, Pilot[None], FakeBackend], Coroutine[Any, Any, None]]
 
 
 def play(home: Path, scene: Play, backend: FakeBackend | None = None) -> FakeBackend:
