@@ -17,6 +17,7 @@ from swarm.api.scheduler import Scheduler
 from swarm.api.service import Service
 from swarm.api.shelf import Library, Shelf
 from swarm.errors import SwarmError
+from swarm.wire.listening import cannot_listen
 
 HEADER_BYTES = 32 << 10
 IDLE_S = 30.0
@@ -48,7 +49,14 @@ class Settings:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that takes connections, which wait until they are served. OSError when there can be none."""
+    """A socket that takes connections, which wait until they are served. CannotListen when there can be none."""
+    try:
+        return _socket_at(host, port)
+    except (OSError, UnicodeError) as error:
+        raise cannot_listen(host, port, error) from error
+
+
+def _socket_at(host: str, port: int) -> socket.socket:
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]

@@ -29,7 +29,7 @@ async def listen(host: str | None, port: int) -> list[trio.SocketListener]:
             return await _bind_all(hosts, port)
         except OSError as error:
             if port != 0 or error.errno != errno.EADDRINUSE or attempt == _PORT_ATTEMPTS - 1:
-                raise CannotListen(address=_shown(host, port), reason=_reason(error, port)) from error
+                raise cannot_listen(host, port, error) from error
     raise AssertionError("unreachable")
 
 
@@ -51,8 +51,8 @@ async def _addresses(host: str | None, port: int) -> list[str]:
         return ["0.0.0.0", "::"] if socket.has_ipv6 else ["0.0.0.0"]
     try:
         found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (OSError, UnicodeError) as error:  # the latter: it cannot even be looked up
-        raise CannotListen(address=_shown(host, port), reason="there is no such host") from error
+    except (OSError, UnicodeError) as error:
+        raise cannot_listen(host, port, error) from error
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
@@ -75,7 +75,15 @@ async def _bind_all(hosts: Sequence[str], port: int) -> list[trio.SocketListener
     return listeners
 
 
-def _reason(error: OSError, port: int) -> str:
+def cannot_listen(host: str | None, port: int, error: OSError | UnicodeError) -> CannotListen:
+    """What the system said of listening at a host (None: all interfaces), in words."""
+    address = f"port {port}" if host is None else str(Address(host, port))
+    return CannotListen(address=address, reason=_reason(error, port))
+
+
+def _reason(error: OSError | UnicodeError, port: int) -> str:
+    if isinstance(error, socket.gaierror | UnicodeError):  # the latter: it cannot even be looked up
+        return "there is no such host"
     if error.errno == errno.EADDRINUSE:
         return "the port is taken; stop the other program, or choose another port with --port"
     if error.errno == errno.EACCES:
@@ -83,7 +91,3 @@ def _reason(error: OSError, port: int) -> str:
     if error.errno == errno.EADDRNOTAVAIL:
         return "this machine does not have that address"
     return (error.strerror or str(error)).lower()
-
-
-def _shown(host: str | None, port: int) -> str:
-    return f"port {port}" if host is None else str(Address(host, port))
