@@ -121,12 +121,12 @@ class ServeReport:
                 "Start `swarm serve` again to sign what is there now."
             )
 
-    def useless_source(self, name: str, reason: str) -> None:
+    def useless_source(self, address: str, reason: str) -> None:
         """A web source that the manifest names does not give what was signed."""
         if self._as_json:
-            self._event("useless-source", source=name, reason=reason)
+            self._event("useless-source", source=address, reason=reason)
         else:
-            self._say(f"The web source {name} will be of no use: {reason}")
+            self._say(f"The web source {address} will be of no use: {reason}")
 
     def renewed(self, version: int) -> None:
         """The manifest was signed again."""

@@ -193,8 +193,8 @@ class _Server:
     async def _check_sources(self) -> None:
         """Says which web sources do not give what was signed: nobody else would tell the operator."""
         manifest = self.publication.signed.manifest
-        for name, reason in await useless_sources(manifest) if manifest.sources else ():
-            self.report.useless_source(name, reason)
+        for address, reason in await useless_sources(manifest) if manifest.sources else ():
+            self.report.useless_source(address, reason)
 
     async def _execute_if_possible(self, executor: Executor) -> None:
         """Runs experts; when they cannot be read (a file changed, a disk fails), serves bytes only and says so."""

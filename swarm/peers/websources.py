@@ -39,7 +39,7 @@ async def with_web(
 
 
 async def useless_sources(manifest: Manifest) -> list[tuple[str, str]]:
-    """The sources that fail or give other bytes for a chunk of a few files: each by its server's name, and why."""
+    """The sources that fail or give other bytes for a chunk of a few files: each by its address, and why."""
     from mirror.http import web_replicas
 
     tree, sources = Tree.of(manifest), [parse_source(source) for source in manifest.sources]
@@ -47,7 +47,7 @@ async def useless_sources(manifest: Manifest) -> list[tuple[str, str]]:
     async with web_replicas(sources) as replicas:
         for source, replica in zip(sources, replicas, strict=True):
             if reason := await _objection(replica, _some_chunks(tree, source)):
-                found.append((replica.name, reason))
+                found.append((source.public, reason))
     return found
 
 

@@ -9,7 +9,7 @@ A source needs to be neither trusted nor encrypted: what comes from it is checke
 
 import re
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from swarm.errors import SwarmError, clean_text
 
@@ -36,6 +36,12 @@ class WebSource:
 
     def __str__(self) -> str:
         return _FIRST * self.first + self.address
+
+    @property
+    def public(self) -> str:
+        """The address without what may be secret in it: who asks, and the query of a presigned one."""
+        parts = urlsplit(self.address)
+        return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=""))
 
 
 def parse_source(text: str) -> WebSource:

@@ -21,6 +21,10 @@ def test_what_a_person_types_is_kept_as_an_address(typed: str, kept: str) -> Non
     assert parse_source(kept) == source
 
 
+def test_what_is_secret_in_an_address_is_not_shown() -> None:
+    assert parse_source("first+https://me:word@x.org:81/a?sig=1").public == "https://x.org:81/a"
+
+
 def test_whether_it_is_asked_first() -> None:
     assert parse_source("first+https://x") == WebSource("https://x", first=True)
     assert not parse_source("https://x").first
