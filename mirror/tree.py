@@ -111,6 +111,9 @@ class Tree:
         if offset < 0 or length < 0 or stop > size:
             raise OutsideFile(path=path, start=offset, stop=stop, size=size)
         number = self._number[path]
+        first, start = divmod(offset, self.chunk_bytes)
+        if 0 < length <= self.chunk_bytes - start:  # of one chunk, as most reads are
+            return [Span(self._chunk(number, first), start, start + length)]
         spans: list[Span] = []
         for part in touched(offset, stop, self.chunk_bytes):
             chunk = self._chunk(number, part)
