@@ -1,12 +1,15 @@
 """Bans: an accusation counts only when the tracker itself has verified its proof.
 
 How a proof is verified is not known here: whoever runs the tracker gives a verifier, which recomputes what
-the accused signed. Bans are kept with their proofs, so that everyone can verify them again.
+the accused signed. Bans are kept with their proofs, so that everyone can verify them again, for as long as there
+is room for those (`tracker.bans`); a ban without its proof stays one, with the digest that tells the proof from
+another when somebody else has kept it.
 
 Anybody may report, and a report holds its proof's memory for as long as verifying it takes. So none waits for
 others: beyond a few at a time it is turned away with a hint, and who reports asks again.
 """
 
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -28,10 +31,12 @@ from swarm.wire.messages.tracker import (
     ReportLiar,
 )
 from swarm.wire.rpc import Buffer, Busy, Handlers, Peer
+from tracker.bans import Bans as BanList
+from tracker.bans import KeptProof, Proofs
 from tracker.clock import Clock
 from tracker.quota import Quota, Rate
 from tracker.registry import bounded_network
-from tracker.store import Store, StoredBan
+from tracker.store import Dropped, Store, StoredBan
 
 MOST_BANS_LISTED = 64
 MOST_REMEMBERED = 4096
@@ -63,6 +68,11 @@ class UnknownProof(SwarmError):
     """The tracker has no proof {digest}."""
 
 
+class ProofDropped(SwarmError):
+    """This tracker keeps the proof {digest} no longer: it has room for so many. Peer {peer} was banned on {day}
+    and stays banned ({reason}); whoever reported it may have the proof as a file, of that BLAKE3 digest."""
+
+
 class Judge:
     """The handlers of ReportLiar, ListBans and GetProof; asks `on_ban` to forget who was banned."""
 
@@ -73,8 +83,9 @@ class Judge:
         self._clock = clock
         self._verifier = verifier
         self._on_ban = on_ban
-        self._bans: list[StoredBan] = []
-        self._reasons: dict[PeerKey, str] = {}
+        self._bans = BanList()
+        self._proofs = Proofs()
+        self._banning = trio.Lock()
         self._refused: OrderedDict[bytes, str] = OrderedDict()
         self._reports = Quota(REPORTS_A_KEY)
         self._reports_a_network = Quota(REPORTS_A_NETWORK)
@@ -91,24 +102,31 @@ class Judge:
         return {ReportLiar: self.report, ListBans: self.list, GetProof: self.proof}
 
     async def load(self) -> None:
-        """Reads what the store keeps. UnusableStore."""
-        self._bans = await trio.to_thread.run_sync(self._store.bans)
-        self._reasons = {ban.key: ban.reason for ban in self._bans}
+        """Reads what the store keeps, and drops what there is no room for. UnusableStore."""
+        lengths = await trio.to_thread.run_sync(self._store.proof_bytes)
+        bans, proofs = list[int](), list[int]()
+        for ban in await trio.to_thread.run_sync(self._store.bans):
+            bans += [one.number for one in self._bans.add(ban)]
+            if ban.number in lengths:
+                proofs += self._proofs.add(KeptProof(ban.number, ban.root, None, lengths[ban.number]))
+        self._proofs.forget(bans)
+        if bans or proofs:
+            await trio.to_thread.run_sync(self._store.drop, Dropped(bans, proofs))
 
     def check(self, key: PeerKey) -> None:
         """Banned when a peer is."""
-        reason = self._reasons.get(key)
-        if reason is not None:
-            raise Banned(peer=key, reason=reason)
+        ban = self._bans.came(key)
+        if ban is not None:
+            raise Banned(peer=key, reason=ban.reason)
 
     async def report(self, caller: Peer, message: ReportLiar, payload: Buffer) -> tuple[LiarJudged, bytes]:
         """Verifies a proof and bans the accused when it holds."""
-        if message.accused in self._reasons:
-            return LiarJudged(True, self._reasons[message.accused]), b""
+        if (ban := self._bans.of(message.accused)) is not None:
+            return LiarJudged(True, ban.reason), b""
         if self._verifier is None:
             return LiarJudged(False, "this tracker has no means to verify a proof"), b""
         with self._room(caller, len(payload)):
-            return await self._judge(message, bytes(payload)), b""
+            return await self._judge(caller, message, bytes(payload)), b""
 
     @contextmanager
     def _room(self, caller: Peer, proof_bytes: int) -> Iterator[None]:
@@ -128,20 +146,21 @@ class Judge:
         finally:
             self._verifying.remove(proof_bytes)
 
-    async def _judge(self, message: ReportLiar, proof: bytes) -> LiarJudged:
+    async def _judge(self, caller: Peer, message: ReportLiar, proof: bytes) -> LiarJudged:
         case = blake3(message.accused + message.root + message.profile + proof).digest()
         if case in self._refused:
             return LiarJudged(False, self._refused[case])
         verdict = await self._verify(message, proof)
-        if message.accused in self._reasons:
-            return LiarJudged(True, self._reasons[message.accused])
         reason = verdict.reason[:500]
         if not verdict.guilty:
             self._refused[case] = reason
             if len(self._refused) > MOST_REMEMBERED:
                 self._refused.popitem(last=False)
             return LiarJudged(False, reason)
-        await self._ban(message.accused, reason, proof)
+        # One at a time: what makes room for one ban is known before there is another.
+        with trio.CancelScope(shield=True):
+            async with self._banning:
+                await self._ban(message, reason, proof, bounded_network(caller.address))
         return LiarJudged(True, reason)
 
     async def _verify(self, message: ReportLiar, proof: bytes) -> Verdict:
@@ -153,27 +172,34 @@ class Judge:
                 raise Busy(what=f"Verifying the proof ({error})", retry_after_s=60) from error
         raise Busy(what=f"Verifying the proof took {VERIFY_S:g} s; the tracker", retry_after_s=60)
 
-    async def _ban(self, key: PeerKey, reason: str, proof: bytes) -> None:
-        number = self._bans[-1].number + 1 if self._bans else 1
-        ban = StoredBan(number, key, reason, blake3(proof).digest(), int(self._clock.unix_s()))
-        # Known at once, so that two reports do not take the same number; stored before anybody is told.
-        self._bans.append(ban)
-        self._reasons[key] = reason
+    async def _ban(self, message: ReportLiar, reason: str, proof: bytes, network: str | None) -> None:
+        """Bans who was found guilty by a report from a network, unless another report was quicker."""
+        key, root = message.accused, message.root
+        if self._bans.of(key) is not None:
+            return
+        number, digest = self._bans.next_number, blake3(proof).digest()
+        ban = StoredBan(number, key, reason, digest, int(self._clock.unix_s()), root)
+        bans = [one.number for one in self._bans.add(ban)]
+        self._proofs.forget(bans)
+        proofs = self._proofs.add(KeptProof(number, root, network, len(proof)))
         self._on_ban(key)
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(self._store.ban, ban, proof)
+        await trio.to_thread.run_sync(self._store.ban, ban, proof, Dropped(bans, proofs))
 
     async def list(self, caller: Peer, message: ListBans, payload: Buffer) -> tuple[Bans, bytes]:
         """The bans after a number."""
-        later = [ban for ban in self._bans if ban.number > message.after]
-        told = [
-            Ban(ban.number, ban.key, ban.reason, ban.digest, ban.unix_s) for ban in later[:MOST_BANS_LISTED]
-        ]
-        return Bans(tuple(told), more=len(later) > len(told)), b""
+        found, more = self._bans.after(message.after, MOST_BANS_LISTED)
+        told = [Ban(ban.number, ban.key, ban.reason, ban.digest, ban.unix_s) for ban in found]
+        return Bans(tuple(told), more), b""
 
     async def proof(self, caller: Peer, message: GetProof, payload: Buffer) -> tuple[Proof, bytes]:
         """A proof by its digest."""
-        proof = await trio.to_thread.run_sync(self._store.proof, message.digest)
-        if proof is None:
+        ban = self._bans.with_proof(message.digest)
+        if ban is None:
             raise UnknownProof(digest=message.digest)
+        proof = None
+        if ban.number in self._proofs:
+            proof = await trio.to_thread.run_sync(self._store.proof, message.digest)
+        if proof is None:
+            day = time.strftime("%Y-%m-%d", time.gmtime(ban.unix_s))
+            raise ProofDropped(digest=message.digest, peer=ban.key, day=day, reason=ban.reason)
         return Proof(), proof

@@ -1,5 +1,4 @@
-"""What a tracker must not forget: which operator key owns a name, signed manifests, and bans with their
-proofs.
+"""What a tracker must not forget: which operator key owns a name, signed manifests, bans, and proofs of them.
 
 Everything else is rebuilt from heartbeats. A store is small and seldom written, so every write is synced
 before it returns: after a crash what was acknowledged is there, and nothing is there by half.
@@ -16,7 +15,7 @@ from typing import Protocol
 from swarm.errors import SwarmError
 from swarm.wire.keys import PeerKey
 
-FORMAT = 1
+FORMAT = 2
 _PATIENCE_S = 0.5
 
 
@@ -45,13 +44,22 @@ class StoredManifest:
 
 @dataclass(frozen=True, slots=True)
 class StoredBan:
-    """A ban and the digest of its proof."""
+    """A ban, the digest of its proof, and the root of the model that this is about."""
 
     number: int
     key: PeerKey
     reason: str
     digest: bytes
     unix_s: int
+    root: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """The numbers of bans that are forgotten with their proofs, and of bans whose proofs alone are."""
+
+    bans: Sequence[int] = ()
+    proofs: Sequence[int] = ()
 
 
 class Store(Protocol):
@@ -66,14 +74,20 @@ class Store(Protocol):
     def manifests(self) -> list[StoredManifest]:
         """All manifests, by name and version."""
 
-    def ban(self, ban: StoredBan, proof: bytes) -> None:
-        """Keeps a ban and its proof."""
+    def ban(self, ban: StoredBan, proof: bytes, dropped: Dropped) -> None:
+        """Keeps a ban and its proof in the place of others."""
+
+    def drop(self, dropped: Dropped) -> None:
+        """Forgets bans and proofs."""
 
     def bans(self) -> list[StoredBan]:
         """All bans, by number."""
 
     def proof(self, digest: bytes) -> bytes | None:
-        """The proof with this digest."""
+        """The proof with this digest, if it is kept."""
+
+    def proof_bytes(self) -> dict[int, int]:
+        """How long the proofs are that are kept, by the numbers of their bans, in order."""
 
     def close(self) -> None:
         """Ends the use of the store."""
@@ -85,7 +99,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._manifests: dict[bytes, StoredManifest] = {}
         self._bans: list[StoredBan] = []
-        self._proofs: dict[bytes, bytes] = {}
+        self._proofs: dict[int, bytes] = {}
 
     def publish(self, manifest: StoredManifest, forgotten: Sequence[bytes]) -> None:
         self.forget(forgotten)
@@ -98,28 +112,52 @@ class MemoryStore:
     def manifests(self) -> list[StoredManifest]:
         return sorted(self._manifests.values(), key=lambda manifest: (manifest.name, manifest.version))
 
-    def ban(self, ban: StoredBan, proof: bytes) -> None:
+    def ban(self, ban: StoredBan, proof: bytes, dropped: Dropped) -> None:
+        self.drop(dropped)
         self._bans.append(ban)
-        self._proofs[ban.digest] = proof
+        self._proofs[ban.number] = proof
+
+    def drop(self, dropped: Dropped) -> None:
+        self._bans = [ban for ban in self._bans if ban.number not in dropped.bans]
+        for number in (*dropped.bans, *dropped.proofs):
+            self._proofs.pop(number, None)
 
     def bans(self) -> list[StoredBan]:
         return list(self._bans)
 
     def proof(self, digest: bytes) -> bytes | None:
-        return self._proofs.get(digest)
+        found = (self._proofs.get(ban.number) for ban in self._bans if ban.digest == digest)
+        return next((proof for proof in found if proof is not None), None)
+
+    def proof_bytes(self) -> dict[int, int]:
+        return {number: len(proof) for number, proof in self._proofs.items()}
 
     def close(self) -> None:
         return
 
 
-_SCHEMA = """
+_MANIFESTS = """
 CREATE TABLE manifests (
     root BLOB PRIMARY KEY, name TEXT NOT NULL, version INTEGER NOT NULL, operator BLOB NOT NULL,
     signed BLOB NOT NULL, layout BLOB NOT NULL, layout_signature BLOB NOT NULL, UNIQUE (name, version));
+"""
+_BANS = """
 CREATE TABLE bans (
     number INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, reason TEXT NOT NULL, digest BLOB NOT NULL,
-    unix_s INTEGER NOT NULL, proof BLOB NOT NULL);
+    unix_s INTEGER NOT NULL, root BLOB NOT NULL);
+CREATE INDEX bans_by_digest ON bans (digest);
+CREATE TABLE proofs (number INTEGER PRIMARY KEY, proof BLOB NOT NULL);
 """
+_BANS_OF_FORMAT_1 = f"""
+ALTER TABLE bans RENAME TO old_bans;
+{_BANS}
+INSERT INTO bans SELECT number, key, reason, digest, unix_s, x'' FROM old_bans;
+INSERT INTO proofs SELECT number, proof FROM old_bans;
+DROP TABLE old_bans;
+"""
+"""Proofs stood beside their bans, which did not say what model they were about."""
+_STEPS = {0: _MANIFESTS + _BANS, 1: _BANS_OF_FORMAT_1}
+"""What makes a file of `FORMAT` from an empty one, or from one of an earlier format."""
 
 
 class SqliteStore:
@@ -151,8 +189,8 @@ class SqliteStore:
             self._database.execute("PRAGMA synchronous = FULL")
             with self._transaction():
                 (version,) = self._database.execute("PRAGMA user_version").fetchone()
-                if version == 0:
-                    for statement in _SCHEMA.split(";"):
+                if version in _STEPS:
+                    for statement in _STEPS[version].split(";"):
                         self._database.execute(statement)
                     self._database.execute(f"PRAGMA user_version = {FORMAT}")
                 elif version != FORMAT:
@@ -194,24 +232,44 @@ class SqliteStore:
             for root, name, version, operator, signed, layout, layout_signature in rows
         ]
 
-    def ban(self, ban: StoredBan, proof: bytes) -> None:
+    def ban(self, ban: StoredBan, proof: bytes, dropped: Dropped) -> None:
         with self._errors(), self._transaction():
+            self._drop(dropped)
             self._database.execute(
                 "INSERT INTO bans VALUES (?, ?, ?, ?, ?, ?)",
-                (ban.number, ban.key, ban.reason, ban.digest, ban.unix_s, proof),
+                (ban.number, ban.key, ban.reason, ban.digest, ban.unix_s, ban.root),
             )
+            self._database.execute("INSERT INTO proofs VALUES (?, ?)", (ban.number, proof))
+
+    def drop(self, dropped: Dropped) -> None:
+        with self._errors(), self._transaction():
+            self._drop(dropped)
+
+    def _drop(self, dropped: Dropped) -> None:
+        self._database.executemany("DELETE FROM bans WHERE number = ?", [(one,) for one in dropped.bans])
+        without = [(one,) for one in (*dropped.bans, *dropped.proofs)]
+        self._database.executemany("DELETE FROM proofs WHERE number = ?", without)
 
     def bans(self) -> list[StoredBan]:
         with self._errors(), self._lock:
             rows = self._database.execute(
-                "SELECT number, key, reason, digest, unix_s FROM bans ORDER BY number"
+                "SELECT number, key, reason, digest, unix_s, root FROM bans ORDER BY number"
             ).fetchall()
         return [StoredBan(*row) for row in rows]
 
     def proof(self, digest: bytes) -> bytes | None:
         with self._errors(), self._lock:
-            row = self._database.execute("SELECT proof FROM bans WHERE digest = ?", (digest,)).fetchone()
+            row = self._database.execute(
+                "SELECT proof FROM bans JOIN proofs USING (number) WHERE digest = ?", (digest,)
+            ).fetchone()
         return None if row is None else bytes(row[0])
+
+    def proof_bytes(self) -> dict[int, int]:
+        with self._errors(), self._lock:
+            rows = self._database.execute(
+                "SELECT number, length(proof) FROM proofs ORDER BY number"
+            ).fetchall()
+        return dict(rows)
 
     def close(self) -> None:
         with self._lock:

@@ -25,8 +25,9 @@ def show(
 ) -> None:
     """Say what a proof proves, and check it.
 
-    FILE is one that this machine kept; DIGEST names one that the swarm's tracker keeps (see `swarm audit bans`).
-    The signature is checked always; with --local the call is recomputed, too.
+    FILE holds a proof; DIGEST names one that was found here, or that the swarm's tracker keeps (see `swarm audit
+    bans`). A tracker keeps the latest proofs; a ban stays when its proof is gone. The signature is checked always;
+    with --local the call is recomputed, too.
     """
     from swarm.cli.output import emit_json
     from swarm.peers.proof import Proof
@@ -37,6 +38,7 @@ def show(
     if as_json:
         emit_json(facts)
         return
+    print(f"Proof {facts['proof']}")
     verdict = {None: "was not recomputed (give the model with --local)", True: "is wrong", False: "is right"}
     print(
         f"Donor {facts['donor']}\n"
@@ -77,6 +79,8 @@ def bans(invite: str | None, tracker: str | None, token: str | None, as_json: bo
 def _content(proof: str, invite: str | None, tracker: str | None, token: str | None) -> bytes:
     from swarm.cli.joining import joined
     from swarm.cli.options import parse_target
+    from swarm.peers.proofs import kept_proof
+    from swarm.peers.settings import home
     from swarm.peers.tracking import get_proof
 
     path = Path(proof)
@@ -88,12 +92,16 @@ def _content(proof: str, invite: str | None, tracker: str | None, token: str | N
         digest = b""
     if len(digest) != 32:
         raise click.UsageError(f"{proof} is neither a file nor the digest of a proof (64 hex digits).")
+    kept = kept_proof(home().proofs, digest)
+    if kept is not None:
+        return kept
     with joined(parse_target(invite, tracker), token) as (network, session):
         return network.call(get_proof, session.tracker, digest)
 
 
 def _facts(proof: Any, local: Path | None) -> dict[str, Any]:
     facts: dict[str, Any] = {
+        "proof": proof.digest.hex(),
         "donor": proof.donor.hex(),
         "layer": proof.message.layer,
         "pairs": proof.message.pairs,

@@ -51,13 +51,13 @@ from swarm.peers.models import (
 )
 from swarm.peers.pool import Pool
 from swarm.peers.proof import Proof
+from swarm.peers.proofs import keep_proof
 from swarm.peers.remote import RemoteExperts, Rules
 from swarm.peers.replicas import SwarmReplicas
 from swarm.peers.settings import Home, load_remembered, remember
 from swarm.peers.target import Target
 from swarm.peers.tracking import TrackerClient, TrackerSilent, ask_again
 from swarm.peers.websources import with_web
-from swarm.trust.files import write_atomically
 from swarm.trust.identity import Identity
 from swarm.trust.manifest import parse_signed
 from swarm.trust.memory import Memory, Remembered
@@ -209,9 +209,8 @@ class Session:
 
     async def _report(self, conviction: Conviction, proof: Proof) -> None:
         content, profile = proof.encode(), proof.profile
-        path = self.home.proofs / f"{proof.digest.hex()[:32]}.proof"
         try:
-            await trio.to_thread.run_sync(write_atomically, path, content)
+            await trio.to_thread.run_sync(keep_proof, self.home.proofs, content)
             report = ReportLiar(proof.donor, profile.root, profile.digest)
             judged = (await ask_again(self.tracker, report, LiarJudged, content)).message
         except (SwarmError, OSError) as error:

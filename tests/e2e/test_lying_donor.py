@@ -57,11 +57,12 @@ async def test_a_lie_is_proven_to_everybody(oracle: Path, tmp_path: Path) -> Non
         (ban,) = [json.loads(line) for line in listed.stdout.splitlines()]
         assert ban["donor"] == key.hex()
         assert "signed a wrong answer" in ban["reason"]
-        shown = await trio.to_thread.run_sync(
-            swarm, home, "audit", "show", ban["proof"], served.invite, "--local", str(model), "--json"
-        )
-        facts = json.loads(shown.stdout)
-        assert (facts["donor"], facts["wrong"]) == (key.hex(), True)
+        for reader in (home, tmp_path / "stranger"):  # who found it, and who asks the tracker for it
+            shown = await trio.to_thread.run_sync(
+                swarm, reader, "audit", "show", ban["proof"], served.invite, "--local", str(model), "--json"
+            )
+            facts = json.loads(shown.stdout)
+            assert (facts["donor"], facts["wrong"], facts["proof"]) == (key.hex(), True, ban["proof"])
         (kept,) = (home / "proofs").iterdir()
         read = await trio.to_thread.run_sync(swarm, home, "audit", "show", str(kept))
         assert f"Donor {key.hex()}" in read.stdout
