@@ -7,6 +7,7 @@ import click
 
 from swarm.cli.asking import NO_TOKEN_NEEDED, asking_options
 from swarm.cli.options import DIRECTORY, SIZE, Whole, parse_target, swarm_options, weights_options
+from swarm.cli.secrets import secret_option
 
 if TYPE_CHECKING:
     from swarm.api.server import Settings
@@ -29,11 +30,8 @@ FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     "--host", default="127.0.0.1", show_default=True, help="Where to listen; 0.0.0.0 is everywhere."
 )
 @click.option("--port", type=Whole(0, 65535), default=8000, show_default=True, help="0: any free one.")
-@click.option(
-    "--api-key",
-    metavar="KEY",
-    envvar="SWARM_API_KEY",
-    help="Key that every request must show (or SWARM_API_KEY).",
+@secret_option(
+    "api-key", "Key that every request must show (or SWARM_API_KEY).", metavar="KEY", envvar="SWARM_API_KEY"
 )
 @click.option("--slots", type=Whole(1, 256), default=8, show_default=True, help="Replies made at once.")
 @click.option(
@@ -102,10 +100,12 @@ def command(
     if trace is not None:
         raise click.UsageError("--trace writes what one conversation asks; use it with `swarm chat`.")
     if api_key is not None and (not api_key.isascii() or len(api_key) < 8):
-        raise click.UsageError("--api-key must be at least 8 ASCII characters.")
+        raise click.UsageError("The API key must be at least 8 ASCII characters.")
     here = host == "localhost" or Address(host.strip("[]"), port).is_loopback
     if not here and api_key is None:
-        raise click.UsageError(f"{host} can be reached by others; protect it with --api-key KEY.")
+        raise click.UsageError(
+            f"{host} can be reached by others; protect it with --api-key-file FILE or SWARM_API_KEY."
+        )
     settings = Settings(
         host=host,
         port=port,

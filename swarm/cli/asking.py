@@ -50,7 +50,7 @@ class Share(click.ParamType[float]):
             self.fail(f"{error}.", param, ctx)
 
 
-NO_TOKEN_NEEDED = "--token is for a swarm; --local needs none."
+NO_TOKEN_NEEDED = "--token (or --token-file) is for a swarm; --local needs none."
 NOBODY_TO_TRACE = "--trace writes what donors are asked; with --local and --offline nobody is asked."
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from swarm.cli.secrets import read_target, secret_option
 from swarm.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -67,20 +68,24 @@ def source_option(command: Command) -> Command:
 
 
 def parse_target(invite: str | None, tracker: str | None) -> str | None:
-    """The one place a swarm was named at: INVITE or --tracker. Both, or an empty one, is a usage error."""
+    """The one place a swarm was named at, INVITE or --tracker; @FILE names what a file holds.
+
+    Both, an empty one, or a file that cannot be read is a usage error.
+    """
     if invite is not None and tracker is not None:
         raise click.UsageError("Give an invite or --tracker, not both.")
     named = tracker if invite is None else invite
     if named is not None and not named.strip():
         what = "--tracker" if invite is None else "The invite"
         raise click.UsageError(f"{what} is empty; leave it out to take the swarm used last.")
-    return named
+    return None if named is None else read_target(named)
 
 
 def invite_of_environment() -> str | None:
-    """The swarm that SWARM_INVITE names, for when the command line names none: there everybody on the machine can
-    read it, and an invite can be a secret."""
-    return os.environ.get("SWARM_INVITE", "").strip() or None
+    """The swarm that SWARM_INVITE names (itself, or as @FILE), for when the command line names none: there everybody on
+    the machine can read it, and an invite can be a secret. A usage error when the file cannot be read."""
+    named = os.environ.get("SWARM_INVITE", "").strip()
+    return read_target(named) if named else None
 
 
 def check_writable(path: Path, option: str) -> None:
@@ -113,16 +118,16 @@ class Number(click.FloatRange):
 
 
 def swarm_options(command: Command) -> Command:
-    """[INVITE], --tracker and --token: where the swarm is."""
+    """[INVITE], --tracker, --token and --token-file: where the swarm is."""
     for add in reversed(
         (
             click.argument("invite", required=False, metavar="[INVITE]"),
             click.option(
-                "--tracker", metavar="HOST[:PORT]", help="Where the swarm's tracker is (or an invite)."
+                "--tracker",
+                metavar="HOST[:PORT]",
+                help="Where the swarm's tracker is (or an invite); @FILE, as for INVITE, reads it from a file.",
             ),
-            click.option(
-                "--token", metavar="TOKEN", help="Token of a private swarm, when there is no invite."
-            ),
+            secret_option("token", "Token of a private swarm, when there is no invite.", metavar="TOKEN"),
         )
     ):
         command = add(command)

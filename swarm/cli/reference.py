@@ -17,8 +17,9 @@ Written from the code by `python -m swarm.cli.reference > docs/commands.md`; do 
 
 `swarm` alone opens the chat, asking once for what is needed. Exit codes: 0 done, 1 failed, 2 wrong usage,
 70 a fault in Swarm, 130 interrupted. `SWARM_HOME` moves everything that Swarm keeps below one directory;
-`SWARM_DEBUG=1` shows where an error came from. `SWARM_INVITE` is the swarm when a command names none:
-what stands in a command can be read by everybody on the machine.
+`SWARM_DEBUG=1` shows where an error came from. What stands in a command can be read by everybody on the machine,
+so an invite can also be given as `@FILE`, a token and an API key by `--token-file FILE` and `--api-key-file FILE`;
+`SWARM_INVITE` (an invite, or `@FILE`) is the swarm when a command names none.
 """
 
 

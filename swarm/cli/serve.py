@@ -7,6 +7,7 @@ import click
 from click.core import ParameterSource
 
 from swarm.cli.options import DIRECTORY, SIZE, Whole, keys_option, metrics_option, source_option
+from swarm.cli.secrets import read_target, secret_option
 
 if TYPE_CHECKING:
     from engine.numerics import Weights
@@ -44,13 +45,14 @@ _BY_USER = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 @click.option(
     "--tracker",
     metavar="INVITE|HOST[:PORT]",
-    help="Serve in the swarm of this tracker; by default this machine is a tracker itself.",
+    help="Serve in the swarm of this tracker (@FILE: that of the invite in a file); by default this machine is a "
+    "tracker itself.",
 )
 @click.option(
     "--join",
     "joined",
     metavar="INVITE|HOST[:PORT]",
-    help="Serve a model that this swarm has already, without its operator's key.",
+    help="Serve a model that this swarm has already, without its operator's key; @FILE reads the invite from a file.",
 )
 @click.option("--name", metavar="NAME", help="The model's name in the swarm; by default the directory's.")
 @click.option("--advertise", metavar="HOST[:PORT]", help="Where others reach this machine, for the invite.")
@@ -67,9 +69,7 @@ _BY_USER = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
     metavar="FILE",
     help="What `swarm key sign` wrote; the key is not needed here.",
 )
-@click.option(
-    "--token", metavar="TOKEN", help="Only those who know this passphrase (or the invite) may join."
-)
+@secret_option("token", "Only those who know this passphrase (or the invite) may join.", metavar="TOKEN")
 @click.option("--private", is_flag=True, help="Only those with the invite may join; a token is made once.")
 @click.option(
     "--manifest-version",
@@ -153,7 +153,7 @@ def command(
     if name is not None and not name.strip():
         raise click.UsageError("--name is empty; leave it out to take the directory's.")
     if token is not None and private:
-        raise click.UsageError("--token and --private exclude each other.")
+        raise click.UsageError("--token (or --token-file) and --private exclude each other.")
     if tracker is not None and private:
         raise click.UsageError(
             "--private is for a tracker of one's own; the other one's invite holds its token."
@@ -169,7 +169,7 @@ def command(
     if publication is not None:
         name = publication.signed.manifest.name
         only = {entry.path for entry in publication.signed.manifest.files}
-    join = None if tracker is None else parse_target(tracker, token)
+    join = None if tracker is None else parse_target(read_target(tracker), token)
     plan = Plan(
         directory=directory,
         name=name or directory.resolve().name,
@@ -222,5 +222,5 @@ def _serve_joined(
     copy = Path(model) if model is not None and (Path(model).exists() or "/" in model) else None
     wanted = name if copy is not None else model or name
     place = listening_at(listen, port, advertise, relay=False)
-    request = Request(parse_target(joined, token), wanted, place, as_json, metrics)
+    request = Request(parse_target(read_target(joined), token), wanted, place, as_json, metrics)
     return trio.run(serve_whole, request, copy)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from swarm.cli.options import Whole, keys_option, metrics_option
+from swarm.cli.secrets import secret_option
 
 if TYPE_CHECKING:
     from swarm.wire.address import Address
@@ -14,9 +15,7 @@ if TYPE_CHECKING:
 @click.option("--port", type=Whole(0, 65535), default=7300, show_default=True, help="0: any free one.")
 @click.option("--listen", metavar="HOST", help="Listen at this address only; by default at all.")
 @click.option("--advertise", metavar="HOST[:PORT]", help="Where others reach this machine, for the invite.")
-@click.option(
-    "--token", metavar="TOKEN", help="Only those who know this passphrase (or the invite) may join."
-)
+@secret_option("token", "Only those who know this passphrase (or the invite) may join.", metavar="TOKEN")
 @click.option("--private", is_flag=True, help="Only those with the invite may join; a token is made once.")
 @keys_option(
     "--operator", "operators", "Take models of this operator key only (64 hex digits; may be repeated)."
@@ -53,7 +52,7 @@ def command(
     from swarm.wire.keys import PeerKey
 
     if token is not None and private:
-        raise click.UsageError("--token and --private exclude each other.")
+        raise click.UsageError("--token (or --token-file) and --private exclude each other.")
     paths = home()
     place = Place(listen, port, advertise)
     trio.run(

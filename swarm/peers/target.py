@@ -9,7 +9,7 @@ from swarm.wire.keys import PeerKey
 
 
 class TokenTwice(SwarmError):
-    """The invite holds the swarm's token already; leave --token out."""
+    """The invite holds the swarm's token already; leave --token or --token-file out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,22 @@ def test_units_put_no_secret_into_the_list_of_processes(unit: Path) -> None:
     assert set(re.findall(r"\$\{?(\w+)", line)) <= {"SWARM_MODEL", "SWARM_OPTIONS"}
 
 
+def test_what_is_copied_from_the_pages_puts_no_secret_into_the_list_of_processes() -> None:
+    options = re.compile(r"SWARM_OPTIONS=(.*)|(?:podman|docker) run(.*)")
+    secret = re.compile(r"swarm://|--(?:token|api-key)(?!-file)\b")
+    for path in [
+        *UNITS,
+        CONTRIB / "Containerfile",
+        CONTRIB.parent / "DEPLOY.md",
+        CONTRIB.parent / "README.md",
+    ]:
+        for match in options.finditer(path.read_text(encoding="utf-8")):
+            assert not secret.search(match[0]), f"{path.name}: {match[0]}"
+    # In a command that is typed as well: an invite of a private swarm is the user's to judge, a token never is.
+    for path in (CONTRIB.parent / "DEPLOY.md", CONTRIB.parent / "README.md"):
+        assert not re.search(r"--(?:token|api-key)(?!-file)\b", path.read_text(encoding="utf-8")), path.name
+
+
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_systemd_accepts_the_units(unit: Path, tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
