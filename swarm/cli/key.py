@@ -113,6 +113,7 @@ def sign(
     import time
 
     from swarm.cli.output import byte_progress
+    from swarm.cli.reports import say_trouble
     from swarm.peers.inspect import inspect
     from swarm.peers.inventory import hash_files, list_files
     from swarm.peers.operator import publish
@@ -123,6 +124,7 @@ def sign(
     path, paths = _path(key_file), home()
     operator = Identity.load(path)
     facts = inspect(directory)
+    say_trouble(facts, as_json=False)
     with byte_progress(f"Hashing {directory.name}") as show_progress:
         files = hash_files(
             directory, list_files(directory), paths.hashes,

@@ -35,6 +35,15 @@ class Facts:
     """This server's own key."""
 
 
+def say_trouble(model: ModelFacts, as_json: bool) -> None:
+    """Tells an operator what those who chat with a model would be told: it is better mended before it is signed."""
+    for reason in model.trouble:
+        if as_json:
+            emit_json({"event": "trouble", "reason": reason})
+        else:
+            say(f"Chats with this model as it is will fail: {reason}")
+
+
 class ServeReport:
     """Reports of one server. All methods are called in the trio thread."""
 

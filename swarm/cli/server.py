@@ -24,7 +24,7 @@ from engine.numerics import Weights
 from swarm.cli.hosting import Place, invite_address, listening, open_store, until_signalled
 from swarm.cli.lan import tell_lan
 from swarm.cli.output import byte_progress
-from swarm.cli.reports import Facts, ServeReport
+from swarm.cli.reports import Facts, ServeReport, say_trouble
 from swarm.errors import SwarmError
 from swarm.peers.announce import Announcer, Reach
 from swarm.peers.banks import UnchangedDirectory, layout_of, open_experts, warm
@@ -103,6 +103,7 @@ async def serve(plan: Plan, as_json: bool) -> bool:
     async with until_signalled() as ended, trio.open_nursery() as nursery:
         nursery.start_soon(_cancel_at, ended, nursery.cancel_scope)
         async with listening(plan.place) as listeners:
+            say_trouble(plan.facts, as_json)
             files = await _hash(plan)
             server = _Server(plan, files, _publish(plan, files), as_json)
             async with _tracking(plan, server) as (handlers, samples):

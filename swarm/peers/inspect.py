@@ -1,15 +1,20 @@
 """Looking at a model directory before anybody is told of it: is it whole, and can the engine run it?"""
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from engine.checkpoint import Checkpoint, config_in
+from engine.checkpoint import Checkpoint, config_in, read_json
+from engine.errors import EngineError
 from engine.models import family_of
+from engine.sampling import preferred
 from engine.source import DirectorySource
 from engine.template import ChatTemplate
 from engine.tokenizer import Tokenizer
 from engine.weights import byte_ranges
+
+GENERATION = "generation_config.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +28,12 @@ class ModelFacts:
     weight_bytes: int
     formats: tuple[str, ...]
     """Stored number formats, the one with most bytes first."""
+    trouble: tuple[str, ...] = ()
+    """What those who chat with the model as it is will be told."""
 
 
 def inspect(directory: Path, only: Collection[str] | None = None) -> ModelFacts:
-    """Reads config.json, every header, the tokenizer and the template, but not the weights.
+    """Reads config.json, every header, the tokenizer, the template and generation_config.json, but not the weights.
 
     `only`: the files that are the model; None: all that lie there.
 
@@ -39,9 +46,22 @@ def inspect(directory: Path, only: Collection[str] | None = None) -> ModelFacts:
         checkpoint = Checkpoint.open(source)
         facts = facts_of(checkpoint)
         tokenizer = Tokenizer.open(checkpoint.source)
-        if tokenizer is not None:
-            ChatTemplate.open(checkpoint.source, tokenizer)
-        return facts
+        template = None if tokenizer is None else ChatTemplate.open(checkpoint.source, tokenizer)
+        generation = read_json(checkpoint.source, GENERATION) or {}
+        return replace(facts, trouble=tuple(_trouble(template, generation)))
+
+
+def _trouble(template: ChatTemplate | None, generation: Mapping[str, Any]) -> Iterator[str]:
+    """What keeps a first question from being answered with the model's own settings, by the file at fault."""
+    try:
+        preferred(generation, {})
+    except EngineError as error:
+        yield f"{GENERATION}: {str(error).removeprefix(f'{GENERATION}: ')}"
+    if template is not None:
+        try:
+            template.prompt([{"role": "user", "content": "Hello"}])
+        except EngineError as error:
+            yield f"the chat template: {error}"
 
 
 def facts_of(checkpoint: Checkpoint) -> ModelFacts:

@@ -9,7 +9,7 @@ import pytest
 
 from swarm.cli.frame import run
 from swarm.demo.generated import Shape, write_checkpoint
-from tests.e2e.processes import Served, serving
+from tests.e2e.processes import Served, running, serving, swarm
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +69,22 @@ def test_a_shard_that_is_cut_short(line: Callable[..., str], model: Path, home: 
     os.truncate(model / "model.safetensors", 300_000)
     assert "model.safetensors" in line("serve", "--model", model, "--port", "0")
     assert not (home / "served").exists()
+
+
+def test_what_chats_will_trip_over_is_said_when_the_model_is_served(model: Path, tmp_path: Path) -> None:
+    settings = model / "generation_config.json"
+    settings.write_text('{"do_sample": true, "temperature": -1}')
+    local = ("--listen", "127.0.0.1", "--port", "0", "--no-exec", "--json")
+    with running(tmp_path / "server", "serve", "--model", model, *local) as server:
+        reason = server.event("trouble")["reason"]
+        assert reason.startswith("generation_config.json: temperature is -1")
+        assert server.event("serving")["bytes"]
+    out = tmp_path / "model.signed"
+    key = tmp_path / "home" / "operator.key"
+    assert swarm(tmp_path / "home", "key", "new", key).returncode == 0
+    signed = swarm(tmp_path / "home", "key", "sign", "--model", model, "--key", key, "--out", out)
+    assert signed.returncode == 0, signed.stderr
+    assert reason in signed.stderr
 
 
 def test_a_git_lfs_pointer(line: Callable[..., str], model: Path) -> None:
