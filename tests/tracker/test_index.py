@@ -1,6 +1,7 @@
 """The index against a plain model: dictionaries of sets."""
 
 import random
+import time
 
 import pytest
 
@@ -125,3 +126,26 @@ def test_a_model_without_experts_has_an_index_too() -> None:
     index.set("a", EMPTY)
     assert index.coverage().covered == 0
     assert index.holders(EMPTY, 3) == ([], True)
+
+
+@pytest.mark.parametrize("question", ["parts", "holders"])
+def test_the_work_of_a_question_grows_as_the_model_does(question: str) -> None:
+    def least_s(blocks: int) -> float:
+        total = blocks * BLOCK_INDICES
+        index: HoldingIndex[int] = HoldingIndex(total)
+        luck = random.Random(blocks)
+        for peer in range(2):
+            index.set(peer, IndexSet(luck.getrandbits(total)))
+        wanted = IndexSet(luck.getrandbits(total))
+        index.held_by_at_least(1)
+        times = []
+        for _ in range(5):
+            start = time.thread_time()
+            if question == "parts":
+                index.parts([0, 1], wanted)
+            else:
+                index.holders(wanted, most=2, depth=1)
+            times.append(time.thread_time() - start)
+        return min(times)
+
+    assert least_s(1024) < 3 * 8 * least_s(128)
