@@ -122,6 +122,8 @@ async def measure(peers: int, questions: int) -> Result:
         relay=RelayLimits(bytes_per_second=1e12),
         requests_a_key=NO_LIMIT,
         requests_a_network=NO_LIMIT,
+        work_a_key=NO_LIMIT,
+        work_a_network=NO_LIMIT,
     )
     async with open_tracker(keys, MemoryStore(), options=options) as tracker, trio.open_nursery() as nursery:
         root = await populate(tracker, peers, luck)

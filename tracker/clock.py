@@ -1,4 +1,4 @@
-"""The two clocks a tracker looks at, in one place, so that tests can own time."""
+"""The clocks a tracker looks at, in one place, so that tests can own time."""
 
 import time
 from dataclasses import dataclass
@@ -16,10 +16,13 @@ class Clock(Protocol):
     def unix_s(self) -> float:
         """Seconds since 1970."""
 
+    def work_s(self) -> float:
+        """Seconds that this thread has computed."""
+
 
 @dataclass(frozen=True)
 class SystemClock:
-    """trio's clock and the system's."""
+    """trio's clock and the system's two."""
 
     def monotonic_s(self) -> float:
         """Seconds on trio's clock."""
@@ -28,3 +31,7 @@ class SystemClock:
     def unix_s(self) -> float:
         """Seconds since 1970."""
         return time.time()
+
+    def work_s(self) -> float:
+        """Seconds that this thread has computed."""
+        return time.thread_time()

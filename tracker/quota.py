@@ -1,6 +1,7 @@
 """Token buckets: how much of something each source may use, bounded in memory, with the clock as an
 argument."""
 
+import math
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -51,8 +52,28 @@ class Pace:
 
     def delay_s(self, source: Hashable, amount: float, now_s: float) -> float:
         """Counts an amount, and returns the seconds to wait so that a source keeps to the rate."""
-        free_s = max(self._free_s.pop(source, 0.0), now_s - self._burst_s) + amount / self._per_second
+        free_s = max(self._free_s.pop(source, -math.inf), now_s - self._burst_s) + amount / self._per_second
         self._free_s[source] = free_s
         if len(self._free_s) > self._most_sources:
             self._free_s.popitem(last=False)
         return max(0.0, free_s - now_s)
+
+
+class Work:
+    """How many seconds of work each key and each network may take. What was taken is known only afterwards: who
+    has had too much is turned away until that is made good."""
+
+    def __init__(self, a_key: Rate, a_network: Rate) -> None:
+        self._a_key = Pace(a_key.per_second, a_key.burst)
+        self._a_network = Pace(a_network.per_second, a_network.burst)
+
+    def wait_s(self, key: Hashable, network: str | None, now_s: float) -> float:
+        """The seconds after which to ask again; 0: now. `network` None is not bounded."""
+        return self.count(key, network, 0.0, now_s)
+
+    def count(self, key: Hashable, network: str | None, work_s: float, now_s: float) -> float:
+        """Counts work that was done, and returns the same."""
+        wait_s = self._a_key.delay_s(key, work_s, now_s)
+        if network is not None:
+            wait_s = max(wait_s, self._a_network.delay_s(network, work_s, now_s))
+        return wait_s

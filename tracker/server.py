@@ -32,7 +32,7 @@ from tracker.catalogue import Catalogue
 from tracker.clock import Clock, SystemClock
 from tracker.judge import Judge, Verifier
 from tracker.publish import Publishing
-from tracker.quota import Quota, Rate
+from tracker.quota import Quota, Rate, Work
 from tracker.reach import DialBack, Reach, dial_back_with, find_reach, plain
 from tracker.registry import Limits, Registry, bounded_network
 from tracker.relay import Relay, RelayLimits
@@ -43,6 +43,10 @@ SWEEP_S = 5.0
 REQUESTS_A_KEY = Rate(per_second=100, burst=1000)
 REQUESTS_A_NETWORK = Rate(per_second=1000, burst=10_000)
 REGISTRATIONS_A_KEY = Rate(per_second=0.2, burst=20)
+WORK_A_KEY = Rate(per_second=0.1, burst=2.0)
+WORK_A_NETWORK = Rate(per_second=0.3, burst=6.0)
+"""Seconds of this process. A question about holdings may take many milliseconds, where the model is large and its
+holders have odd parts of it, and all others wait meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,8 @@ class Options:
     requests_a_key: Rate = REQUESTS_A_KEY
     requests_a_network: Rate = REQUESTS_A_NETWORK
     registrations_a_key: Rate = REGISTRATIONS_A_KEY
+    work_a_key: Rate = WORK_A_KEY
+    work_a_network: Rate = WORK_A_NETWORK
     operators: frozenset[bytes] | None = None
     """The operator keys that may publish models; None: whoever comes first to a name."""
     room: Room | None = None
@@ -80,6 +86,7 @@ class Tracker:
         self._per_key = Quota(options.requests_a_key)
         self._per_network = Quota(options.requests_a_network)
         self._registrations = Quota(options.registrations_a_key)
+        self._work = Work(options.work_a_key, options.work_a_network)
         self._watched: dict[Peer, int] = {}
         self.catalogue = Catalogue(options.room or (STRANGERS if options.operators is None else OPERATORS))
         self.registry = Registry(options.limits, first_generation)
@@ -97,7 +104,7 @@ class Tracker:
         }
         asked = {
             **own,
-            **self._answers.handlers(),
+            **{kind: self._charged(handler) for kind, handler in self._answers.handlers().items()},
             **self.judge.handlers(),
             **self.publishing.handlers(),
             **self.relay.request_handlers(),
@@ -198,6 +205,24 @@ class Tracker:
             return await handler(caller, message, payload)
 
         return limited
+
+    def _charged(self, handler: Handler) -> Handler:
+        """The handler, which never waits, for callers that have not used up their share of the tracker's time."""
+
+        @functools.wraps(handler)
+        async def charged(caller: Peer, message: Message, payload: Buffer) -> tuple[Message, Buffer] | None:
+            network = bounded_network(caller.address)
+            wait_s = self._work.wait_s(caller.key, network, self._clock.monotonic_s())
+            if wait_s:
+                raise Busy(what="The tracker", retry_after_s=round(wait_s, 2))
+            began_s = self._clock.work_s()
+            try:
+                return await handler(caller, message, payload)
+            finally:
+                took_s = self._clock.work_s() - began_s
+                self._work.count(caller.key, network, took_s, self._clock.monotonic_s())
+
+        return charged
 
 
 @asynccontextmanager

@@ -63,15 +63,21 @@ def published(
 
 @dataclass
 class HandClock:
-    """A clock that stands still until a test moves it."""
+    """A clock that stands still until a test moves it, but for work: each look at that costs so much."""
 
     now_s: float = 0.0
+    look_s: float = 0.0
+    worked_s: float = 0.0
 
     def monotonic_s(self) -> float:
         return self.now_s
 
     def unix_s(self) -> float:
         return NOW_S + self.now_s
+
+    def work_s(self) -> float:
+        self.worked_s += self.look_s
+        return self.worked_s
 
 
 @dataclass(eq=False)

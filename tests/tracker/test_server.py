@@ -512,6 +512,27 @@ async def test_requests_and_registrations_are_rationed() -> None:
             await here.peer(301)
 
 
+async def test_the_time_that_questions_take_is_rationed() -> None:
+    options = Options(work_a_key=Rate(0.1, 2), work_a_network=Rate(0.5, 4))
+    async with world(options) as here:
+        root = (await here.publish(published())).root
+        here.clock.look_s = 0.5
+        caller, neighbour, stranger = here.caller(1), here.caller(2, place(1)), here.caller(300)
+        for _ in range(5):
+            await caller.ask(FindChunks(root))
+        with pytest.raises(Busy) as turned_away:
+            await caller.ask(FindChunks(root))
+        assert turned_away.value.fields["retry_after_s"] == 5.0
+        for _ in range(4):
+            await neighbour.ask(ListModels())
+        with pytest.raises(Busy):
+            await neighbour.ask(ListModels())
+        await stranger.ask(FindChunks(root))
+        await caller.ask(ListBans())  # what costs nothing is answered
+        here.clock.now_s += 5.0
+        await caller.ask(FindChunks(root))
+
+
 async def test_hostile_holdings_are_typed_errors_and_change_nothing() -> None:
     async with world() as here:
         root = (await here.publish(published())).root
