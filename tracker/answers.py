@@ -27,22 +27,19 @@ from swarm.wire.messages.tracker import (
 )
 from swarm.wire.rpc import Buffer, Handlers, Peer
 from tracker.assignment import assign_chunks, assign_experts, turn_of
-from tracker.catalogue import Catalogue, Holdings
+from tracker.catalogue import Catalogue
 from tracker.clock import Clock
-from tracker.registry import LOOPBACK, Entry, Registry
+from tracker.holdings import Holdings
+from tracker.registry import LOOPBACK, Entry, Registry, TooManyHoldings
 from tracker.relay import Relay
 
 MODELS_A_PEER = 64
-SET_BYTES_A_PEER = 1 << 20
+_ROOT_BYTES = 32
 UNKNOWN_PLACE = Address("0.0.0.0", 0)
 
 
 class HoldingsOutOfStep(SwarmError):
     """The tracker knows the holdings of peer {peer} at revision {known}, not {base}; send the whole set."""
-
-
-class TooManyHoldings(SwarmError):
-    """Peer {peer} holds {what}; no more is kept of one peer. Serve fewer models, or longer ranges."""
 
 
 class Answers:
@@ -82,7 +79,7 @@ class Answers:
         else:
             held = sets[0]
         self._note(entry, message.root)
-        self._account(entry, message.root, len(held.encode()))
+        self._account(entry, message.root, chunks.memory_when_serving(caller.key, held))
         chunks.serve(caller.key, held, self._clock.monotonic_s())
         entry.revision = message.revision
         return Held(message.revision), b""
@@ -99,9 +96,11 @@ class Answers:
             raise BadMessage(message=message.kind, reason="an expert is in RAM and not ready")
         self._note(entry, message.root)
         experts = self._profile(entry, message.root, message.profile)
-        self._account(entry, message.root + message.profile, len(payload))
+        in_ram = resident.encode()
+        size = experts.memory_when_serving(caller.key, ready, in_ram)
+        self._account(entry, message.root + message.profile, size)
         experts.serve(caller.key, ready, self._clock.monotonic_s())
-        experts.resident[caller.key] = resident.encode()
+        experts.resident[caller.key] = in_ram
         if message.last_resort:
             experts.last_resort.add(caller.key)
         else:
@@ -171,6 +170,7 @@ class Answers:
             turn_of(caller.key),
         )
         self._note(entry, message.root)
+        self._account(entry, message.root, chunks.memory_when_told(caller.key, assigned))
         chunks.tell(caller.key, assigned, self._clock.monotonic_s())
         return Assigned(), assigned.encode()
 
@@ -191,6 +191,8 @@ class Answers:
             turn_of(caller.key),
         )
         self._note(entry, message.root)
+        size = experts.memory_when_told(caller.key, assigned)
+        self._account(entry, message.root + message.profile, size)
         experts.tell(caller.key, assigned, self._clock.monotonic_s())
         return Assigned(), assigned.encode()
 
@@ -230,21 +232,21 @@ class Answers:
     def _profile(self, entry: Entry, root: bytes, profile: bytes) -> Holdings:
         """The experts of a profile, the only one of this model that the peer counts in from now on."""
         model = self._catalogue.model(root)
-        for left in model.leave_others(entry.key, profile):
-            entry.set_bytes.pop(root + left, None)
+        left = model.leave_others(entry.key, profile)
+        self._registry.discount(entry, [root + other for other in left])
         return model.profile(profile, None if entry.network == LOOPBACK else entry.network)
 
-    @staticmethod
-    def _account(entry: Entry, subject: bytes, size: int) -> None:
-        others = sum(entry.set_bytes.values()) - entry.set_bytes.get(subject, 0)
-        if others + size > SET_BYTES_A_PEER:
-            raise TooManyHoldings(peer=entry.key, what=f"sets of more than {SET_BYTES_A_PEER} bytes")
-        entry.set_bytes[subject] = size
+    def _account(self, entry: Entry, subject: bytes, size: int) -> None:
+        """Notes the memory of a peer's sets about a model (and a profile), and none of what models took that are
+        gone. TooManyHoldings."""
+        gone = [one for one in entry.set_bytes if one[:_ROOT_BYTES] not in self._catalogue]
+        self._registry.discount(entry, gone)
+        self._registry.account(entry, subject, size)
 
     def _note(self, entry: Entry, root: bytes) -> None:
         roots = self._catalogue.roots_of(entry.key)
         if root not in roots and len(roots) >= MODELS_A_PEER:
-            raise TooManyHoldings(peer=entry.key, what=f"parts of more than {MODELS_A_PEER} models")
+            raise TooManyHoldings(peer=entry.key, what=f"parts of {MODELS_A_PEER} models of one peer")
         self._catalogue.note(entry.key, root)
 
 

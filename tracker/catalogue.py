@@ -4,9 +4,8 @@ The first operator key that publishes under a name owns it. A later manifest is 
 follows from the one before and its version is higher; the last few versions stay, for those in the middle of
 a reply. A name is free again when nobody serves the model and its manifest counts no more, see `tracker.room`.
 
-The experts of a model are indexed for each numeric profile. `served` is what peers say they serve; `told`
-adds what donors were told to hold and do not yet, so donors that come together are not all given the same. A
-peer counts in one profile of a model, and a network adds few profiles: a donor of an invented one helps nobody.
+The experts of a model are indexed for each numeric profile (`tracker.holdings`). A peer counts in one profile of a
+model, and a network adds few profiles: a donor of an invented one helps nobody.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,10 +14,10 @@ from dataclasses import dataclass, field
 from swarm.errors import SwarmError
 from swarm.trust.keyring import Keyring
 from swarm.trust.manifest import SignedManifest
-from swarm.wire.holdings import ExpertLayout, IndexSet
+from swarm.wire.holdings import ExpertLayout
 from swarm.wire.keys import BadSignature, PeerKey, verify
 from swarm.wire.messages.tracker import ExpertCoverage, ModelSummary, layout_statement
-from tracker.index import HoldingIndex
+from tracker.holdings import Holdings
 from tracker.room import ABSENT_S, COUNTS_S, GONE_S, STRANGERS, Kept, Room, to_drop
 from tracker.store import StoredManifest
 
@@ -27,7 +26,6 @@ VERSIONS_KEPT = 3
 MAX_PROFILES = 8
 PROFILES_A_NETWORK = 2
 PROFILES_LISTED = 4
-PROMISE_S = 600.0
 _INDEX_BYTES = 2 * 4
 """What an index takes in `Holdings`: its counts of those who serve it, and of those told to."""
 
@@ -59,67 +57,6 @@ class ModelTooLarge(SwarmError):
 class TooManyProfiles(SwarmError):
     """Nobody serves “{name}” in this numeric profile yet, and this tracker keeps no more than {limit} of
     them{whose}. Use the --weights and the version of Swarm that its other donors use."""
-
-
-@dataclass
-class Holdings:
-    """Who serves indices of one kind (chunks, or experts of a profile), and who was told to."""
-
-    total: int
-    network: str | None = None
-    """Of who was first to serve it; None: not bounded."""
-    served: HoldingIndex[PeerKey] = field(init=False)
-    told: HoldingIndex[PeerKey] = field(init=False)
-    resident: dict[PeerKey, bytes] = field(default_factory=dict)
-    """Of the experts a peer serves, those in its RAM, encoded."""
-    last_resort: set[PeerKey] = field(default_factory=set)
-    donors: set[PeerKey] = field(default_factory=set)
-    """Those that hold what they were told."""
-    promised_s: dict[PeerKey, float] = field(default_factory=dict)
-    """When a donor that does not serve all of it yet was told, or last served more."""
-
-    def __post_init__(self) -> None:
-        self.served = HoldingIndex(self.total)
-        self.told = HoldingIndex(self.total)
-
-    def serve(self, peer: PeerKey, held: IndexSet, now_s: float) -> None:
-        """Replaces what a peer serves. ValueError for an index beyond the last."""
-        more = not held <= self.served.held(peer)
-        self.served.set(peer, held)
-        self.told.set(peer, held | self.told.held(peer) if peer in self.donors else held)
-        if peer in self.promised_s and self.told.held(peer) == held:
-            del self.promised_s[peer]
-        elif peer in self.promised_s and more:
-            self.promised_s[peer] = now_s
-
-    def tell(self, peer: PeerKey, assigned: IndexSet, now_s: float) -> None:
-        """Replaces what a peer was told to hold."""
-        self.donors.add(peer)
-        self.told.set(peer, assigned)
-        if assigned <= self.served.held(peer):
-            self.promised_s.pop(peer, None)
-        else:
-            self.promised_s[peer] = now_s
-
-    def release(self, now_s: float) -> None:
-        """Counts no more on donors that were told to hold something and do not come nearer to it."""
-        for peer in [peer for peer, then_s in self.promised_s.items() if then_s + PROMISE_S <= now_s]:
-            del self.promised_s[peer]
-            self.told.set(peer, self.served.held(peer))
-
-    @property
-    def is_served(self) -> bool:
-        """Whether anybody serves anything of it."""
-        return bool(len(self.served))
-
-    def forget(self, peer: PeerKey) -> None:
-        """Forgets a peer."""
-        self.served.remove(peer)
-        self.told.remove(peer)
-        self.resident.pop(peer, None)
-        self.last_resort.discard(peer)
-        self.donors.discard(peer)
-        self.promised_s.pop(peer, None)
 
 
 @dataclass(eq=False)
@@ -235,6 +172,9 @@ class Catalogue:
         if model is None:
             raise UnknownModel(root=root)
         return model
+
+    def __contains__(self, root: bytes) -> bool:
+        return root in self._models
 
     def newest(self, after: str, most: int) -> tuple[list[Model], bool]:
         """The newest versions of at most `most` names after `after`, and whether there are more."""

@@ -23,6 +23,10 @@ MAX_ENTRIES_SCANNED = 20_000
 """A question looks at no more entries than this, some three milliseconds; what it then lacks is asked
 again."""
 
+_PEER_BYTES = 96
+_ENTRY_BYTES = 380
+"""What the part of a set that falls into a block takes beside its encoding: a number and its place in the block."""
+
 PeerId = TypeVar("PeerId", bound=Hashable)
 
 
@@ -212,6 +216,18 @@ class HoldingIndex(Generic[PeerId]):
                     levels[level] |= levels[level - 1] & held
                 levels[0] |= held
         return levels[-1]
+
+
+def memory_of(held: IndexSet, total: int) -> int:
+    """What an index of `total` indices spends on one peer's holdings: bytes of memory, rather more than less.
+
+    It has little to do with the length of their encoding: an index in each block is encoded in a few bytes.
+    """
+    if len(held) == total:
+        return _PEER_BYTES
+    octets = held.bits.to_bytes(-(-total // BLOCK_INDICES) * _BLOCK_BYTES, "little")
+    blocks = np.frombuffer(octets, dtype=np.uint64).reshape(-1, _BLOCK_BYTES // 8).any(axis=1)
+    return _PEER_BYTES + len(held.encode()) + _ENTRY_BYTES * int(np.count_nonzero(blocks))
 
 
 def _touched(held: IndexSet) -> range:

@@ -12,6 +12,7 @@ tracker, at the tracker's own host, or reach it through the relay.
 
 import ipaddress
 from collections import Counter, OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from swarm.errors import SwarmError
@@ -36,12 +37,22 @@ class TooManyPeers(SwarmError):
     {limit}."""
 
 
+class TooManyHoldings(SwarmError):
+    """What peer {peer} holds was not noted: {what} is all that this tracker keeps. Serve fewer models, or longer
+    ranges of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many peers a tracker keeps, and for how long without a heartbeat."""
+    """How many peers a tracker keeps, for how long without a heartbeat, and how much of what they hold."""
 
     peers: int = 20_000
     peers_per_network: int = 256
+    set_bytes: int = 2 << 30
+    """Memory for sets of chunks and experts. A peer with odd parts of a model of 300 GB takes 0.2 MB, one with a
+    range of it, or all of it, a few kB."""
+    set_bytes_per_network: int = 64 << 20
+    set_bytes_per_peer: int = 4 << 20
     lifetime_s: float = 75.0
     heartbeat_s: float = 20.0
 
@@ -65,7 +76,7 @@ class Entry:
     service_us: int = 0
     queue: int = 0
     set_bytes: dict[bytes, int] = field(default_factory=dict)
-    """How long the sets are that it announced, by what they are about."""
+    """The memory of the sets that it announced or was told to hold, by what they are about."""
     due_s: float = 0.0
     """When the next heartbeat should have come."""
     lost: bool = False
@@ -87,6 +98,8 @@ class Registry:
         self._generation = first_generation
         self._entries: OrderedDict[PeerKey, Entry] = OrderedDict()
         self._networks: Counter[str] = Counter()
+        self._set_bytes: Counter[str] = Counter()
+        """Of each network's peers."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -153,6 +166,30 @@ class Registry:
         self._entries.move_to_end(key)
         return entry
 
+    def account(self, entry: Entry, subject: bytes, size: int) -> None:
+        """Notes the memory of a registered peer's sets about something, in the place of what they took before.
+
+        TooManyHoldings when they grow beyond what is kept of a peer, of a network, or in all.
+        """
+        network, limits = entry.network, self.limits
+        more = size - entry.set_bytes.get(subject, 0)
+        own, shared = sum(entry.set_bytes.values()), self._set_bytes[network]
+        bounds = (
+            (own, limits.set_bytes_per_peer, "one peer"),
+            (shared if network != LOOPBACK else 0, limits.set_bytes_per_network, f"all peers from {network}"),
+            (self._set_bytes.total(), limits.set_bytes, "all peers"),
+        )
+        for used, limit, whose in bounds if more > 0 else ():
+            if used + more > limit:
+                raise TooManyHoldings(peer=entry.key, what=f"{limit:,} bytes of {whose}")
+        entry.set_bytes[subject] = size
+        self._set_bytes[network] += more
+
+    def discount(self, entry: Entry, subjects: Iterable[bytes]) -> None:
+        """Takes back what was noted about something, if it was."""
+        for subject in subjects:
+            self._set_bytes[entry.network] -= entry.set_bytes.pop(subject, 0)
+
     def leave(self, key: PeerKey, generation: int) -> None:
         """Forgets a peer. NotRegistered when that registration is gone already."""
         self.entry(key, generation)
@@ -195,9 +232,11 @@ class Registry:
         entry = self._entries.pop(key, None)
         if entry is None:
             return False
+        self.discount(entry, list(entry.set_bytes))
         self._networks[entry.network] -= 1
         if not self._networks[entry.network]:
             del self._networks[entry.network]
+            del self._set_bytes[entry.network]
         return True
 
 

@@ -10,7 +10,6 @@ from tracker.catalogue import (
     MAX_PROFILES,
     PROFILES_A_NETWORK,
     PROFILES_LISTED,
-    PROMISE_S,
     VERSIONS_KEPT,
     BadLayout,
     Catalogue,
@@ -20,6 +19,7 @@ from tracker.catalogue import (
     TooManyProfiles,
     UnknownModel,
 )
+from tracker.holdings import PROMISE_S
 from tracker.room import ABSENT_S, COUNTS_S, GONE_S, NoRoom, Room
 
 PEER, OTHER = keys(1).key, keys(2).key

@@ -2,11 +2,12 @@
 
 import random
 import time
+import tracemalloc
 
 import pytest
 
 from swarm.wire.holdings import EMPTY, IndexSet
-from tracker.index import BLOCK_INDICES, HoldingIndex
+from tracker.index import BLOCK_INDICES, HoldingIndex, memory_of
 
 TOTAL = 2 * BLOCK_INDICES + 100
 
@@ -126,6 +127,25 @@ def test_a_model_without_experts_has_an_index_too() -> None:
     index.set("a", EMPTY)
     assert index.coverage().covered == 0
     assert index.holders(EMPTY, 3) == ([], True)
+
+
+def test_the_memory_of_a_set_is_not_underestimated() -> None:
+    luck = random.Random(1)
+    kinds = (
+        IndexSet(luck.getrandbits(TOTAL * 8)),
+        IndexSet.of(range(BLOCK_INDICES - 1, TOTAL * 8, BLOCK_INDICES)),
+        IndexSet.from_ranges([(5, TOTAL)]),
+        IndexSet.of([BLOCK_INDICES - 1]),
+        IndexSet.full(TOTAL * 8),
+    )
+    for held in kinds:
+        index: HoldingIndex[int] = HoldingIndex(TOTAL * 8)
+        tracemalloc.start()
+        for peer in range(200):
+            index.set(peer, IndexSet(held.bits))
+        taken, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert taken / 200 <= memory_of(held, index.total) <= 100 + 2 * taken / 200
 
 
 @pytest.mark.parametrize("question", ["parts", "holders"])

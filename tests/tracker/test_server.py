@@ -45,12 +45,12 @@ from swarm.wire.messages.tracker import (
 from swarm.wire.rpc import Busy, Unreachable
 from tests.tracker.kit import OPERATOR, FakeCaller, HandClock, Published, keys, manifest, published
 from tracker import answers
-from tracker.answers import MODELS_A_PEER, HoldingsOutOfStep, TooManyHoldings
+from tracker.answers import MODELS_A_PEER, HoldingsOutOfStep
 from tracker.catalogue import UnknownModel
 from tracker.judge import Banned, UnknownProof, Verdict
 from tracker.publish import BrokenUpload, NotAnOperator
 from tracker.quota import Rate
-from tracker.registry import Limits, NotRegistered, TooManyPeers
+from tracker.registry import Limits, NotRegistered, TooManyHoldings, TooManyPeers
 from tracker.server import SWEEP_S, Options, Tracker, open_tracker
 from tracker.store import MemoryStore, UnusableStore
 
@@ -572,19 +572,63 @@ async def test_a_peer_holds_parts_of_so_many_models_only() -> None:
             await hold(peer, generation, root, IndexSet.of([0]))
 
 
-async def test_a_peers_sets_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "SET_BYTES_A_PEER", 100)
+# In each block of the index, so that few bytes make much work and memory.
+SPARSE = IndexSet.of(range(2047, 20_000, 2048))
+BIG = 20_000
+
+
+async def test_a_peers_sets_are_bounded_by_what_they_take() -> None:
+    limits = Limits(set_bytes_per_peer=9_000)
+    async with world(Options(limits=limits)) as here:
+        peer, generation = await here.peer(1)
+        assert len(SPARSE.encode()) < 40
+        one = (await here.publish(published(manifest("one", chunks=BIG)))).root
+        two = (await here.publish(published(manifest("two", chunks=BIG)))).root
+        await hold(peer, generation, one, SPARSE)
+        await hold(peer, generation, one, SPARSE)
+        with pytest.raises(TooManyHoldings, match="longer ranges"):
+            await hold(peer, generation, two, SPARSE)
+        with pytest.raises(TooManyHoldings, match="longer ranges"):  # what it is told to hold counts, too
+            await peer.ask(AssignChunks(generation, two, len(SPARSE)), SPARSE.encode())
+        await hold(peer, generation, two, IndexSet.of([5]))
+        await hold(peer, generation, one, IndexSet.full(BIG))
+        await hold(peer, generation, two, SPARSE)
+
+
+async def test_the_sets_of_a_network_and_of_all_are_bounded() -> None:
+    limits = Limits(set_bytes_per_network=15_000, set_bytes=48_000)
+    async with world(Options(limits=limits)) as here:
+        root = (await here.publish(published(manifest(chunks=BIG)))).root
+
+        async def join(number: int, address: str) -> FakeCaller:
+            caller, generation = await here.peer(number, Address(address, 50000))
+            await hold(caller, generation, root, SPARSE)
+            return caller
+
+        first = [await join(number, f"198.51.7.{number}") for number in range(2)]
+        with pytest.raises(TooManyHoldings, match=r"198\.51\.7\.0/24"):
+            await join(2, "198.51.7.2")
+        for number in range(3, 7):
+            await join(number, f"198.51.{100 + number}.1")
+        with pytest.raises(TooManyHoldings, match="of all peers is"):
+            await join(7, "198.51.200.1")
+        here.tracker.forget(first[0].key)
+        await join(2, "198.51.7.2")
+
+
+async def test_what_gone_models_and_peers_took_is_free_again() -> None:
     async with world() as here:
         peer, generation = await here.peer(1)
-        scattered = IndexSet.of(range(0, 400, 2))
-        assert len(scattered.encode()) == 51
-        one = (await here.publish(published(manifest("one", chunks=400)))).root
-        two = (await here.publish(published(manifest("two", chunks=400)))).root
-        await hold(peer, generation, one, scattered)
-        await hold(peer, generation, one, scattered)
-        with pytest.raises(TooManyHoldings, match="longer ranges"):
-            await hold(peer, generation, two, scattered)
-        await hold(peer, generation, two, IndexSet.of([5]))
+        for version in range(1, 8):
+            root = (await here.publish(published(manifest(version=version, chunks=BIG)))).root
+            await hold(peer, generation, root, SPARSE)
+        entry = here.tracker.registry.get(peer.key)
+        assert entry is not None
+        assert len(entry.set_bytes) == 3
+        registry = here.tracker.registry
+        assert registry._set_bytes.total() == sum(entry.set_bytes.values()) > 0
+        here.tracker.forget(peer.key)
+        assert registry._set_bytes.total() == 0
 
 
 async def test_a_peer_counts_in_one_profile_of_a_model() -> None:
