@@ -2,8 +2,8 @@
 
 Values: None, bool, int of up to 64 bits, float64, bytes, str, list, dict with str keys. Every value has one
 encoding: shortest heads, definite lengths, keys in byte order and once, floats in 64 bits, no tags. The
-decoder refuses anything else, checks each length against the bytes that are left before it allocates, and
-knows nothing of who sent them.
+decoder refuses anything else, checks each length against the bytes that are left before it allocates, makes no more
+values than its caller allows (an empty list is one byte there and sixty here), and knows nothing of who sent them.
 """
 
 import math
@@ -15,6 +15,7 @@ from swarm.errors import SwarmError
 Value: TypeAlias = "bool | int | float | bytes | str | list[Value] | dict[str, Value] | None"
 
 MAX_DEPTH = 12
+MOST_VALUES = 1 << 16
 _FLOAT64 = struct.Struct(">d")
 _HEADS = (struct.Struct(">B"), struct.Struct(">H"), struct.Struct(">I"), struct.Struct(">Q"))
 _SHORTEST = (24, 0x100, 0x10000, 0x100000000)
@@ -31,10 +32,27 @@ def encode(value: Value) -> bytes:
     return bytes(out)
 
 
-def decode(data: bytes | bytearray | memoryview) -> Value:
-    """The value whose canonical bytes are exactly ``data``. Raises BadEncoding for any others."""
+class _Budget:
+    """How many items of lists and maps may still come."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def take(self, count: int, position: int) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise BadEncoding(reason="more values than belong there", position=position)
+
+
+def decode(data: bytes | bytearray | memoryview, most_values: int = MOST_VALUES) -> Value:
+    """The value whose canonical bytes are exactly ``data``. Raises BadEncoding for any others.
+
+    ``most_values``: how many items of lists and maps (a pair is one) there may be in all.
+    """
     data = bytes(data)
-    value, position = _decode(data, 0, 0)
+    value, position = _decode(data, 0, 0, _Budget(most_values))
     if position != len(data):
         raise BadEncoding(reason="the value ends before the bytes do", position=position)
     return value
@@ -42,7 +60,7 @@ def decode(data: bytes | bytearray | memoryview) -> Value:
 
 def decode_count(data: bytes, position: int) -> tuple[int, int]:
     """The integer (0 or more) that stands at a position, and where it ends. Raises BadEncoding."""
-    value, end = _decode(data, position, 0)
+    value, end = _decode(data, position, 0, _Budget(0))
     if type(value) is not int or value < 0:
         raise BadEncoding(reason="not a count", position=position)
     return value, end
@@ -121,7 +139,7 @@ def _argument(data: bytes, position: int, info: int) -> tuple[int, int]:
     return argument, position + head.size
 
 
-def _decode(data: bytes, position: int, depth: int) -> tuple[Value, int]:
+def _decode(data: bytes, position: int, depth: int, budget: _Budget) -> tuple[Value, int]:
     if depth > MAX_DEPTH:
         raise BadEncoding(reason="nested too deep", position=position)
     if position >= len(data):
@@ -150,26 +168,28 @@ def _decode(data: bytes, position: int, depth: int) -> tuple[Value, int]:
         except UnicodeDecodeError:
             raise BadEncoding(reason="text that is not UTF-8", position=start) from None
     if major == 4:
+        budget.take(argument, start)
         items: list[Value] = []
         for _ in range(argument):
-            item, position = _decode(data, position, depth + 1)
+            item, position = _decode(data, position, depth + 1, budget)
             items.append(item)
         return items, position
-    return _map(data, position, argument, depth)
+    budget.take(argument, start)
+    return _map(data, position, argument, depth, budget)
 
 
-def _map(data: bytes, position: int, count: int, depth: int) -> tuple[Value, int]:
+def _map(data: bytes, position: int, count: int, depth: int, budget: _Budget) -> tuple[Value, int]:
     pairs: dict[str, Value] = {}
     previous = b""
     for _ in range(count):
         start = position
-        key, position = _decode(data, position, depth + 1)
+        key, position = _decode(data, position, depth + 1, budget)
         if not isinstance(key, str):
             raise BadEncoding(reason="a key that is not text", position=start)
         if data[start:position] <= previous:
             raise BadEncoding(reason="keys out of order or twice", position=start)
         previous = data[start:position]
-        pairs[key], position = _decode(data, position, depth + 1)
+        pairs[key], position = _decode(data, position, depth + 1, budget)
     return pairs, position
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from swarm.errors import SwarmError
 from swarm.trust.keyring import Keyring
 from swarm.trust.manifest import (
     CHUNK_BYTES,
+    MAX_FILES,
     BadManifest,
     Digests,
     FileEntry,
@@ -139,6 +141,7 @@ def test_unsafe_paths_refuse_the_whole_manifest(path: str) -> None:
         {"files": FILES[::-1]},
         {"files": (entry("a", 1), entry("a/b", 1))},
         {"files": (entry("a", 1), entry("a-b", 1), entry("a/b/c", 1))},
+        {"files": (entry("a-b", 1), entry("a/b", 1), entry("a/b-c", 1), entry("a/b/c", 1))},
         {"files": (FileEntry("a", 1, Digests(b"")),)},
         {"files": (FileEntry("a", 0, Digests(bytes(32))),)},
         {"files": (FileEntry("a", -1, Digests(b"")),)},
@@ -228,3 +231,26 @@ def test_a_large_model_fits() -> None:
     data = signed.encode()
     assert len(data) < 10_000_000
     assert parse_signed(data).manifest.root == signed.manifest.root
+
+
+def test_as_many_files_as_there_may_be() -> None:
+    files = tuple(FileEntry(f"{i:06}", 0, Digests(b"")) for i in range(MAX_FILES))
+    manifest = replace(MANIFEST, files=files)
+    assert Manifest.parse(manifest.body).root == manifest.root
+
+
+@pytest.mark.parametrize("hostile", ["folders", "empty lists"])
+def test_a_strangers_manifest_takes_no_hundredfold_memory(hostile: str) -> None:
+    if hostile == "folders":  # all of them different, in few bytes
+        paths = [f"{i:04}" + "/a" * 490 for i in range(500)]
+        body = replace(MANIFEST, files=tuple(FileEntry(path, 0, Digests(b"")) for path in paths)).body
+    else:
+        body = cbor.encode({**value_of(MANIFEST), "sources": [[]] * 700_000})
+    tracemalloc.start()
+    try:
+        Manifest.parse(body)
+    except BadManifest as error:
+        assert "more values" in str(error)  # noqa: PT017 - one of the two is refused, the other fits
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 10 * len(body)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.wire.cbor import MAX_DEPTH, BadEncoding, decode, encode
+from swarm.wire.cbor import MAX_DEPTH, MOST_VALUES, BadEncoding, decode, encode
 
 values = st.recursive(
     st.none()
@@ -172,3 +172,14 @@ def test_nan_has_one_form() -> None:
 def test_what_has_no_encoding(value: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         encode(value)
+
+
+def test_there_are_no_more_values_than_a_caller_allows() -> None:
+    value: Any = {"a": [1, 2, 3], "b": [[], {}]}  # two pairs, three numbers, two that are empty
+    data = encode(value)
+    assert decode(data, most_values=7) == value
+    with pytest.raises(BadEncoding, match="more values"):
+        decode(data, most_values=6)
+    assert decode(encode([None] * MOST_VALUES)) == [None] * MOST_VALUES
+    with pytest.raises(BadEncoding, match="more values"):
+        decode(encode([None] * (MOST_VALUES + 1)))
