@@ -34,7 +34,7 @@ from swarm.wire.messages.tracker import (
 from swarm.wire.rpc import Buffer, Busy, ConnectionLost, Handler, Peer, RemoteError
 from tracker.clock import Clock
 from tracker.quota import Pace
-from tracker.registry import Registry
+from tracker.registry import Registry, bounded_network
 
 
 class NotRelayed(SwarmError):
@@ -57,8 +57,11 @@ class RelayLimits:
     streams: int = 512
     streams_per_connection: int = 128
     streams_per_asker: int = 32
+    streams_per_network: int = 128
+    """Asked for from one network: keys are free."""
     bytes_per_second: float = 32 << 20
     """For each sender."""
+    bytes_per_second_a_network: float = 64 << 20
     answer_s: float = 10.0
     silence_s: float = 300.0
 
@@ -113,6 +116,11 @@ class _Link:
     waiting: deque[_Half] = field(default_factory=deque)
     farewells: deque[RelayClose] = field(default_factory=deque)
     wake: trio.Event = field(default_factory=trio.Event)
+    network: str | None = field(init=False)
+    """Where it comes from; None: not bounded."""
+
+    def __post_init__(self) -> None:
+        self.network = bounded_network(self.peer.address)
 
     def queue(self, half: _Half) -> None:
         """Lets the sending task know that a stream has something for this side."""
@@ -131,6 +139,7 @@ class Relay:
         self._clock = clock
         self._limits = limits
         self._pace = Pace(limits.bytes_per_second, RELAY_WINDOW_BYTES)
+        self._pace_a_network = Pace(limits.bytes_per_second_a_network, RELAY_WINDOW_BYTES)
         self._links: dict[Peer, _Link] = {}
         self._listeners: dict[PeerKey, _Link] = {}
         self._active_s: dict[_Half, float] = {}
@@ -169,7 +178,7 @@ class Relay:
         if not message.stream % 2 or message.stream <= near.last_odd:
             raise BadStreamNumber(stream=message.stream)
         near.last_odd = message.stream
-        self._check_room(near, far, caller.key)
+        self._check_room(near, far)
         far.last_even += 2
         here, there = _Half(near, message.stream), _Half(far, far.last_even)
         here.other, there.other = there, here
@@ -243,11 +252,18 @@ class Relay:
         link = self._links.get(caller)
         return link.streams.get(number) if link else None
 
-    def _check_room(self, near: _Link, far: _Link, asker: PeerKey) -> None:
-        limits = self._limits
+    def _check_room(self, near: _Link, far: _Link) -> None:
+        limits, network = self._limits, near.network
         crowded = max(len(near.streams), len(far.streams)) >= limits.streams_per_connection
-        asked = sum(half.link.peer.key == asker for half in self._active_s)
-        if crowded or asked >= limits.streams_per_asker or self.streams >= limits.streams:
+        askers = [half.link for half in self._active_s]
+        asked = sum(link.peer.key == near.peer.key for link in askers)
+        nearby = 0 if network is None else sum(link.network == network for link in askers)
+        if (
+            crowded
+            or asked >= limits.streams_per_asker
+            or nearby >= limits.streams_per_network
+            or self.streams >= limits.streams
+        ):
             raise Busy(what="The tracker's relay", retry_after_s=2)
 
     async def _ask(self, peer: Peer, message: RelayIncoming) -> None:
@@ -263,7 +279,11 @@ class Relay:
         """Tells a side what it may send, when its rate allows that: all that has come meanwhile together."""
         while sender.granted < sender.allowed and sender.number in sender.link.streams:
             limit, now_s = sender.allowed, self._clock.monotonic_s()
-            await trio.sleep(self._pace.delay_s(sender.link.peer.key, limit - sender.granted, now_s))
+            link, amount = sender.link, limit - sender.granted
+            delay_s = self._pace.delay_s(link.peer.key, amount, now_s)
+            if link.network is not None:
+                delay_s = max(delay_s, self._pace_a_network.delay_s(link.network, amount, now_s))
+            await trio.sleep(delay_s)
             sender.granted = sender.credit = limit
             sender.link.queue(sender)
         sender.granting = False

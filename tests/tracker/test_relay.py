@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from swarm.wire import rpc
+from swarm.wire.address import Address
 from swarm.wire.handshake import KeyChanged, UnknownStatic
 from swarm.wire.keys import KeyPair, PeerKey
 from swarm.wire.messages import Message
@@ -271,6 +272,29 @@ async def test_streams_have_quotas() -> None:
             await end.aclose()
         await here.until_streams(4)
         await here.pair(hidden, asker)
+
+
+async def test_the_keys_of_one_network_share_a_quota_of_streams() -> None:
+    async with world(RelayLimits(streams_per_network=3)) as here:
+        hidden = await here.hidden()
+        ends = []
+        for number in range(3, 6):
+            ends.append(await here.end(keys(number)))
+            await trio.testing.wait_all_tasks_blocked()
+            host = "198.51.8.1" if number == 5 else f"198.51.7.{number}"
+            here.callers[keys(number).key].locate(Address(host, 50000))
+        first, neighbour, stranger = ends
+
+        async def opened(end: RelayEnd) -> None:
+            await end.open(HIDDEN.key)
+            await hidden.accept()
+
+        for end in (first, neighbour, first):
+            await opened(end)
+        for end in (first, neighbour):
+            with pytest.raises(RemoteError, match="busy"):
+                await end.open(HIDDEN.key)
+        await opened(stranger)
 
 
 async def test_who_sends_more_than_it_may_is_reset() -> None:
