@@ -29,7 +29,7 @@ class Limits:
     """Requests that are answered at the same time, all connections together."""
     connections: int = 8192
     connections_per_source: int = 4096
-    """Connections from one address; large, since many peers may stand behind one router."""
+    """Connections from one address (of IPv6: one /64); large, since many peers may stand behind one router."""
     handshakes: int = 1024
     """Handshakes under way; one more ends the oldest of the source that has most of them."""
     bytes_in_flight: int = 64 << 20
@@ -191,7 +191,7 @@ class Budget(Generic[H]):
 
 
 class Sources:
-    """Counts connections by the address they come from."""
+    """Counts connections by where they come from, see `Address.source`."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -199,21 +199,21 @@ class Sources:
         self._total = 0
 
     @contextmanager
-    def admit(self, host: str) -> Iterator[bool]:
+    def admit(self, source: str) -> Iterator[bool]:
         """Counts a connection while the block runs; False when there are too many already."""
         admitted = (
             self._total < self._limits.connections
-            and self._counts[host] < self._limits.connections_per_source
+            and self._counts[source] < self._limits.connections_per_source
         )
         if not admitted:
             yield False
             return
         self._total += 1
-        self._counts[host] += 1
+        self._counts[source] += 1
         try:
             yield True
         finally:
             self._total -= 1
-            self._counts[host] -= 1
-            if not self._counts[host]:
-                del self._counts[host]
+            self._counts[source] -= 1
+            if not self._counts[source]:
+                del self._counts[source]

@@ -93,7 +93,7 @@ class Server:
             except OSError:  # it is gone already
                 await link.aclose()
                 return
-        with self._sources.admit(address.host if address else "") as admitted:
+        with self._sources.admit(address.source if address else "") as admitted:
             if not admitted:
                 await _refuse(link, Refusal.BUSY)
                 return

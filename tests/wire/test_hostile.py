@@ -299,6 +299,22 @@ async def test_one_source_has_so_many_connections() -> None:
         nursery.cancel_scope.cancel()
 
 
+async def test_a_machine_with_many_addresses_is_one_source() -> None:
+    server = Server(SERVER, ECHO, limits=Limits(connections_per_source=2))
+    async with plain_errors() as nursery:
+        ours = []
+        for host in ("2001:db8::1", "2001:db8::2", "2001:db8::3", "2001:db8:0:1::1"):
+            mine, theirs = trio.testing.memory_stream_pair()
+            nursery.start_soon(server.welcome, theirs, Address(host, 5000))
+            await trio.testing.wait_all_tasks_blocked()
+            ours.append(mine)
+        for number in (0, 1, 3):
+            await open_peer(nursery, ours[number], CALLER, initiator=True)
+        with pytest.raises((TurnedAway, HandshakeFailed)):
+            await open_peer(nursery, ours[2], CALLER, initiator=True)
+        nursery.cancel_scope.cancel()
+
+
 async def test_who_leaves_while_it_is_refused_does_not_end_the_server() -> None:
     listeners = await listen("127.0.0.1", 0)
     address = addresses_of(listeners)[0]
