@@ -302,7 +302,7 @@ class Catalogue:
 
     def note(self, peer: PeerKey, root: bytes) -> None:
         """Remembers that a peer has something to do with a model, so that it can be forgotten."""
-        self._peers.setdefault(peer, set()).add(root)
+        self._peers[peer] = self.roots_of(peer) | {root}  # none that are gone: versions come without end
 
     def roots_of(self, peer: PeerKey) -> set[bytes]:
         """The models a peer has something to do with."""

@@ -300,3 +300,16 @@ def test_what_experts_take_counts_too() -> None:
     publish(catalogue, published(manifest("a"), layout=(100,)))
     with pytest.raises(NoRoom, match="it keeps 1 MiB"):
         publish(catalogue, published(manifest("b"), layout=(20_000,)))
+
+
+def test_of_models_that_are_gone_nothing_is_remembered() -> None:
+    catalogue = Catalogue()
+    peer = keys(1).key
+    for version in range(1, 30):
+        new = published(manifest(version=version))
+        stored = catalogue.check(new.signed, new.encoded, new.layout, new.layout_signature, NOW_S)
+        assert stored is not None
+        catalogue.drop(catalogue.to_drop(stored, new.signed, None, 0.0))
+        catalogue.add(stored, new.signed, None, 0.0)
+        catalogue.note(peer, new.root)
+    assert len(catalogue._peers[peer]) == len(catalogue.roots_of(peer)) == VERSIONS_KEPT
