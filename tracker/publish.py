@@ -17,6 +17,7 @@ from swarm.wire.messages.tracker import (
 from swarm.wire.rpc import Buffer, Busy, Handlers, Peer
 from tracker.catalogue import Catalogue
 from tracker.clock import Clock
+from tracker.quota import Quota, Rate
 from tracker.registry import bounded_network
 from tracker.store import Store
 
@@ -31,6 +32,8 @@ PIECE_S = 15.0
 """Who sends no piece for so long loses its place."""
 BUSY_HINT_S = 2.0
 FREE_NAMES_S = 60.0
+CHANGES_A_NETWORK = Rate(per_second=1 / 60, burst=32)
+"""Of manifests that were not known: each is written to the disk, and every peer asks for the models anew."""
 
 
 class BrokenUpload(SwarmError):
@@ -69,6 +72,7 @@ class Publishing:
         self._operators = operators
         self._uploads: dict[bytes, _Upload] = {}
         self._accepting = trio.Lock()
+        self._changes = Quota(CHANGES_A_NETWORK)
 
     def handlers(self) -> Handlers:
         """What to answer, by the type of the message."""
@@ -138,7 +142,7 @@ class Publishing:
         """Verifies a signed manifest, stores it and makes it known; returns its root.
 
         `network` is where it comes from; None is not bounded. Raises what `parse_signed`, `Catalogue.check` and
-        `Catalogue.to_drop` raise, NotAnOperator, UnusableStore.
+        `Catalogue.to_drop` raise, NotAnOperator, UnusableStore; Busy when a network publishes too often.
         """
         # One at a time: of two manifests of one name the second is judged by what the first has changed, and
         # reading one takes several times its bytes.
@@ -155,6 +159,9 @@ class Publishing:
             else:
                 now_s = self._clock.monotonic_s()
                 dropped = self._catalogue.to_drop(stored, signed, network, now_s)
+                bounded = network is not None and self._operators is None
+                if bounded and (wait_s := self._changes.take(network, now_s)):
+                    raise Busy(what="The tracker", retry_after_s=round(wait_s, 1))
                 await trio.to_thread.run_sync(self._store.publish, stored, dropped)
                 self._catalogue.drop(dropped)
                 self._catalogue.add(stored, signed, network, now_s)

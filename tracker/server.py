@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import trio
 
+from swarm.wire.address import Address
 from swarm.wire.keys import KeyPair, PeerKey
 from swarm.wire.messages import Message
 from swarm.wire.messages.tracker import (
@@ -43,6 +44,10 @@ SWEEP_S = 5.0
 REQUESTS_A_KEY = Rate(per_second=100, burst=1000)
 REQUESTS_A_NETWORK = Rate(per_second=1000, burst=10_000)
 REGISTRATIONS_A_KEY = Rate(per_second=0.2, burst=20)
+REGISTRATIONS_A_NETWORK = Rate(per_second=5, burst=512)
+MOST_DIALLING = 256
+"""Registrations whose addresses are tried at the same time: anybody can name addresses of others."""
+DIALLING_HINT_S = 2.0
 WORK_A_KEY = Rate(per_second=0.1, burst=2.0)
 WORK_A_NETWORK = Rate(per_second=0.3, burst=6.0)
 """Seconds of this process. A question about holdings may take many milliseconds, where the model is large and its
@@ -58,6 +63,7 @@ class Options:
     requests_a_key: Rate = REQUESTS_A_KEY
     requests_a_network: Rate = REQUESTS_A_NETWORK
     registrations_a_key: Rate = REGISTRATIONS_A_KEY
+    registrations_a_network: Rate = REGISTRATIONS_A_NETWORK
     work_a_key: Rate = WORK_A_KEY
     work_a_network: Rate = WORK_A_NETWORK
     operators: frozenset[bytes] | None = None
@@ -86,6 +92,8 @@ class Tracker:
         self._per_key = Quota(options.requests_a_key)
         self._per_network = Quota(options.requests_a_network)
         self._registrations = Quota(options.registrations_a_key)
+        self._registrations_a_network = Quota(options.registrations_a_network)
+        self._dialling = 0
         self._work = Work(options.work_a_key, options.work_a_network)
         self._watched: dict[Peer, int] = {}
         self.catalogue = Catalogue(options.room or (STRANGERS if options.operators is None else OPERATORS))
@@ -119,12 +127,13 @@ class Tracker:
         origin = plain(caller.address or UNKNOWN_PLACE)
         now_s = self._clock.monotonic_s()
         self.registry.check_room(caller.key, origin)
-        wait_s = self._registrations.take(caller.key, now_s)
+        wait_s = DIALLING_HINT_S if self._dialling >= MOST_DIALLING else 0.0
+        wait_s = wait_s or self._registrations.take(caller.key, now_s)
+        if not wait_s and (network := bounded_network(caller.address)) is not None:
+            wait_s = self._registrations_a_network.take(network, now_s)
         if wait_s:
             raise Busy(what="The tracker", retry_after_s=round(wait_s, 1))
-        reach = Reach(None, "The peer asked to be reached through the relay.")
-        if caller.address is not None or message.addresses:
-            reach = await find_reach(caller.key, origin, message.addresses, message.port, self._dial_back)
+        reach = await self._reach(caller, origin, message)
         self.judge.check(caller.key)
         entry = self.registry.register(
             caller.key, origin, reach.address, message.local, message.agent, self._clock.monotonic_s()
@@ -143,6 +152,16 @@ class Tracker:
             lifetime_ms=round(self.registry.limits.lifetime_s * 1000),
             unix_s=int(self._clock.unix_s()),
         ), b""
+
+    async def _reach(self, caller: Peer, origin: Address, message: RegisterPeer) -> Reach:
+        """Where a peer was found to be reachable."""
+        if caller.address is None and not message.addresses:
+            return Reach(None, "The peer asked to be reached through the relay.")
+        self._dialling += 1
+        try:
+            return await find_reach(caller.key, origin, message.addresses, message.port, self._dial_back)
+        finally:
+            self._dialling -= 1
 
     async def _watch(self, caller: Peer) -> None:
         """Doubts a peer when the connection that it registered on ends; its next heartbeat dispels that."""

@@ -14,6 +14,7 @@ from swarm.wire.rpc import Busy
 from tests.tracker.kit import NOW_S, OPERATOR, FakeCaller, HandClock, Published, keys, manifest, published
 from tracker.catalogue import NameTaken
 from tracker.publish import (
+    CHANGES_A_NETWORK,
     FREE_NAMES_S,
     MOST_UPLOAD_BYTES,
     MOST_UPLOADS,
@@ -121,6 +122,26 @@ async def test_strangers_fill_their_share_and_the_publisher_is_told_what_to_do()
         await upload(caller_of(tracker, 2), published(manifest("two")))
         await upload(caller_of(tracker, 1, HERE), published(manifest("three")))
         assert await names(tracker) == ["one", "three", "two"]
+
+
+async def test_a_network_publishes_something_new_so_often_and_what_is_known_as_often_as_it_likes() -> None:
+    async with world() as (tracker, clock):
+        stranger = caller_of(tracker, 1)
+        burst = int(CHANGES_A_NETWORK.burst)
+        made = [published(manifest(version=version)) for version in range(1, burst + 3)]
+        for new in made[:burst]:
+            await upload(stranger, new)
+        revision = tracker.catalogue.revision
+        with pytest.raises(Busy):
+            await upload(caller_of(tracker, 1), made[burst])
+        assert tracker.catalogue.revision == revision
+        await upload(stranger, made[burst - 1])
+        await upload(caller_of(tracker, 2), published(manifest("another"), operator=keys(7)))
+        clock.now_s += 1 / CHANGES_A_NETWORK.per_second
+        await upload(stranger, made[burst])
+    async with world(Options(operators=frozenset([OPERATOR.key]))) as (tracker, _):
+        for new in made:
+            await upload(caller_of(tracker, 1), new)
 
 
 async def test_a_share_counts_what_is_published_again_after_a_restart() -> None:

@@ -44,7 +44,7 @@ from swarm.wire.messages.tracker import (
 )
 from swarm.wire.rpc import Busy, Unreachable
 from tests.tracker.kit import OPERATOR, FakeCaller, HandClock, Published, keys, manifest, published
-from tracker import answers
+from tracker import answers, server
 from tracker.answers import MODELS_A_PEER, HoldingsOutOfStep
 from tracker.catalogue import UnknownModel
 from tracker.judge import Banned, UnknownProof, Verdict
@@ -531,6 +531,28 @@ async def test_the_time_that_questions_take_is_rationed() -> None:
         await caller.ask(ListBans())  # what costs nothing is answered
         here.clock.now_s += 5.0
         await caller.ask(FindChunks(root))
+
+
+async def test_registrations_of_a_network_and_dials_under_way_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dialled: list[Address] = []
+
+    def answering(address: Address, key: PeerKey) -> bool:
+        dialled.append(address)
+        return True
+
+    async with world(Options(registrations_a_network=Rate(1, 3)), answering=answering) as here:
+        for number in range(3):
+            await here.peer(number, place(1))
+        assert len(dialled) == 3
+        with pytest.raises(Busy):
+            await here.peer(4, place(2))
+        assert len(dialled) == 3
+        await here.peer(5, place(300))
+        monkeypatch.setattr(server, "MOST_DIALLING", 0)
+        with pytest.raises(Busy):
+            await here.peer(6, place(600))
 
 
 async def test_hostile_holdings_are_typed_errors_and_change_nothing() -> None:
