@@ -35,15 +35,15 @@ from engine.kernels.row_experts import RowExperts
 from engine.kernels.row_linear import RowLinear, RowNorm
 from engine.kernels.row_route import RowRoute
 from engine.kernels.rows import Rows, quantize_rows
-from engine.kernels.threads import expect_pauses, physical_cores, set_threads, threads
+from engine.kernels.threads import apart, expect_pauses, physical_cores, set_threads, threads, waiting
 
 __all__ = [
     "LAYOUT_VERSION", "Activation", "ExpertRows", "ExpertShape", "Matrix", "Packing", "RowAttention",
     "RowExperts", "RowLinear", "RowNorm", "RowRoute", "Rows", "Weights",
-    "activation", "attention", "choose", "combine", "device", "dots", "erf", "exp", "expect_pauses", "gelu",
+    "activation", "apart", "attention", "choose", "combine", "device", "dots", "erf", "exp", "expect_pauses", "gelu",
     "gelu_tanh", "inverse_frequencies", "inverse_rope", "kernel", "l2_normalize", "layer_norm", "log",
     "log1p", "log_sigmoid", "matmul", "matmul_parts", "narrow", "on_compile", "pack", "pack_expert",
     "physical_cores", "powers", "quantize_rows", "rms_norm", "rope", "rope_tables", "run_experts",
     "run_mlp", "sequence_attention", "set_threads", "sigmoid", "silu", "softmax", "softplus", "stackable",
-    "sums", "takes_sequences", "tanh", "threads", "topk",
+    "sums", "takes_sequences", "tanh", "threads", "topk", "waiting",
 ]  # fmt: skip

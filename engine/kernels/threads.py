@@ -17,12 +17,13 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from numba import set_num_threads as untyped_set_num_threads
 from numba.core import config as untyped_config
 from numba.np.ufunc import parallel as untyped_layers
+
+from engine.kernels.places import Team, cores, free
 
 config: Any = untyped_config
 set_num_threads: Any = untyped_set_num_threads
@@ -36,15 +37,8 @@ LARGE = 1 << 18  # elements from which rows are shared among threads
 
 def physical_cores() -> int:
     """Cores this process may run on, hyper-threads counted once; at least 1."""
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    cores = set()
-    for cpu in allowed:
-        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        try:
-            cores.add(siblings.read_text().strip())
-        except OSError:
-            cores.add(str(cpu))
-    return max(1, len(cores))
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    return max(1, len(cores(allowed)))
 
 
 class _Launches:
@@ -88,8 +82,18 @@ class _Launches:
     def workers(self) -> ThreadPoolExecutor:
         with self.lock:
             if self.pool is None:
-                self.pool = ThreadPoolExecutor(max(1, config.NUMBA_NUM_THREADS), "rows")
+                self.pool = ThreadPoolExecutor(max(1, config.NUMBA_NUM_THREADS), "rows", free)
             return self.pool
+
+    def team(self) -> Team:
+        """The calling thread's, of as many as its launches use now."""
+        size = 1 if self.alone else threads()
+        if getattr(self.told, "team_size", 0) != size:
+            with launch(SMALL):
+                self.told.team = Team(size if self.layer == "omp" else 1)
+            self.told.team_size = size
+        team: Team = self.told.team
+        return team
 
 
 _launches = _Launches()
@@ -125,6 +129,7 @@ def stay_alone() -> None:
     if not _launches.layer:
         _launches.start()
     _launches.told.alone = True
+    free()
 
 
 class launch:  # noqa: N801  (reads as a word: with launch(work) as count)
@@ -153,6 +158,42 @@ class launch:  # noqa: N801  (reads as a word: with launch(work) as count)
 
 gate = launch(SMALL)
 """`with gate:` holds all threads for a launch of a size not known; the kernel is then given `threads()`."""
+
+
+class apart:  # noqa: N801  (reads as a word: with apart())
+    """While inside, the threads that launches of this thread use keep each to a core of its own (see `places`).
+
+    For one pass or one answer: what starts a thread or a process meanwhile would bind it to one core as well,
+    and what waits for another thread should do so in `waiting`. Inside each other only the outermost counts.
+    """
+
+    def __enter__(self) -> None:
+        told = _launches.told
+        told.depth = getattr(told, "depth", 0) + 1
+        if told.depth == 1:
+            _launches.team().settle()
+
+    def __exit__(self, *exc: object) -> None:
+        _launches.told.depth -= 1
+        if not _launches.told.depth:
+            _launches.team().roam()
+
+
+class waiting:  # noqa: N801  (reads as a word: with waiting())
+    """While inside, this thread is as if it were not in any `apart`: for waits amid a pass."""
+
+    __slots__ = ("_depth",)
+
+    def __enter__(self) -> None:
+        self._depth = getattr(_launches.told, "depth", 0)
+        _launches.told.depth = 0
+        if self._depth:
+            _launches.team().roam()
+
+    def __exit__(self, *exc: object) -> None:
+        _launches.told.depth = self._depth
+        if self._depth:
+            _launches.team().settle()
 
 
 def over_rows(rows: int, elements: int, run: Callable[[slice], None]) -> None:

@@ -21,6 +21,7 @@ from engine.arrays import F32, I32, Flags
 from engine.cache import State
 from engine.errors import ContextFull, UnknownFamily
 from engine.experts import ExpertLayout, Experts
+from engine.kernels import apart
 
 if TYPE_CHECKING:
     from engine.loader import Loader
@@ -135,7 +136,8 @@ class Model(ABC):
         fitting = [self._fitting(segment, experts) for segment in segments]
         for segment in fitting:
             segment.state.prepare(len(segment.tokens))
-        logits = self.run(Batch(fitting), experts)
+        with apart():
+            logits = self.run(Batch(fitting), experts)
         for segment, before in zip(fitting, segments, strict=True):
             segment.state.commit()
             if self.switches_at is not None:

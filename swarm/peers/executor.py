@@ -16,7 +16,7 @@ import trio
 
 from engine.errors import EngineError
 from engine.expert_bank import ExpertBank
-from engine.kernels import expect_pauses
+from engine.kernels import apart, expect_pauses
 from engine.numerics import NUMERICS_VERSION
 from swarm.errors import SwarmError
 from swarm.peers.calls import UNSIGNED, Form, MalformedCall, Work, decode_call, encode_outputs
@@ -201,7 +201,8 @@ class Executor:
         """Runs a call. Raises ExpertsNotHere."""
         started = time.perf_counter()
         try:
-            outputs = bank.experts.run(work.layer, work.rows, work.expert, work.row)
+            with apart():
+                outputs = bank.experts.run(work.layer, work.rows, work.expert, work.row)
         except EngineError as error:
             raise ExpertsNotHere(reason=error) from error
         self._measure(bank, work, time.perf_counter() - started)
