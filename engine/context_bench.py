@@ -6,7 +6,7 @@ computed but filled with random numbers: what they are changes no cost.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,6 +91,10 @@ class NoExperts:
 
     def __init__(self) -> None:
         self.doubts = Doubts()
+
+    def run_pass(self, rows: int, work: Callable[[], F32]) -> F32:
+        """See `engine.experts.Experts`."""
+        return work()
 
     def __call__(self, layer: int, rows: F32, ids: I32, weights: F32) -> F32:
         return np.zeros_like(rows)

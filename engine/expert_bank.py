@@ -344,6 +344,10 @@ class LocalExperts:
         """Whether it pays to guess the next layer's experts: when they are not all in memory."""
         self.doubts = Doubts()
 
+    def run_pass(self, rows: int, work: Callable[[], F32]) -> F32:
+        """See `engine.experts.Experts`."""
+        return work()
+
     def __call__(self, layer: int, rows: F32, ids: I32, weights: F32) -> F32:
         """See `engine.experts.Experts`."""
         count, k = ids.shape

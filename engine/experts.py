@@ -32,6 +32,10 @@ class Experts(Protocol):
         """Which of the passes so far turned out to be wrong."""
         ...
 
+    def run_pass(self, rows: int, work: Callable[[], F32]) -> F32:
+        """What `work` returns or raises: a whole pass of so many rows, which asks for experts; in any thread."""
+        ...
+
     def __call__(self, layer: int, rows: F32, ids: I32, weights: F32) -> F32:
         """rows [N, D], ids [N, k], weights [N, k] -> sum over k of weights · expert(rows), [N, D].
 

@@ -136,8 +136,13 @@ class Model(ABC):
         fitting = [self._fitting(segment, experts) for segment in segments]
         for segment in fitting:
             segment.state.prepare(len(segment.tokens))
-        with apart():
-            logits = self.run(Batch(fitting), experts)
+        batch = Batch(fitting)
+
+        def run() -> F32:
+            with apart():
+                return self.run(batch, experts)
+
+        logits = experts.run_pass(len(batch.tokens), run)
         for segment, before in zip(fitting, segments, strict=True):
             segment.state.commit()
             if self.switches_at is not None:

@@ -1,8 +1,8 @@
-"""Experts on peers, as the engine asks for them: the bridge between its compute thread and trio.
+"""Experts on peers, as the engine asks for them: the bridge between its passes and trio.
 
-`RemoteExperts` is called in the compute thread. It rounds the rows as local experts would, hands the layer's
-pairs to a `Round` in the trio thread, runs meanwhile what is to run here, and sums in the router's order when
-the last output is there. Nothing else crosses the threads.
+`RemoteExperts` is called by a pass, wherever `Passes` lets it run. It rounds the rows as local experts would, hands
+the layer's pairs to a `Round` in the trio thread, runs meanwhile what is to run here, and sums in the router's order
+when the last output is there. Nothing else crosses the threads.
 """
 
 import math
@@ -10,11 +10,9 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from queue import SimpleQueue
-from typing import TypeAlias
+from functools import partial
 
 import numpy as np
-import trio
 
 from engine.arrays import F32, I32, Array, aligned
 from engine.doubts import Doubts
@@ -25,6 +23,7 @@ from swarm.peers.audit import Auditor, Conviction, Recomputer
 from swarm.peers.calls import Form, Work
 from swarm.peers.keeper import Keeper
 from swarm.peers.network import NetworkClosed
+from swarm.peers.passes import Done, Passes
 from swarm.peers.pool import Pool
 from swarm.peers.rounds import Round
 from swarm.peers.tale import Tale
@@ -89,15 +88,12 @@ class RemoteStats:
                 self.by_donor[hop.donor] = self.by_donor.get(hop.donor, 0) + hop.pairs
 
 
-Answered: TypeAlias = "SimpleQueue[Exception | None]"
-"""How a round's end reaches the compute thread: it wakes sooner than from a future."""
-
 Tell = Callable[[int, int, int, float, Tale], None]
 """Told of each round: layer, rows, pairs that ran here by choice, milliseconds, what happened."""
 
 
 class RemoteExperts:
-    """See `engine.experts.Experts`; made in the trio thread, called in the compute thread."""
+    """See `engine.experts.Experts`; made in the trio thread, called in passes."""
 
     def __init__(
         self,
@@ -112,7 +108,7 @@ class RemoteExperts:
         self.bank = bank
         self.stats = RemoteStats()
         self.tell: Tell | None = None
-        self._token = trio.lowlevel.current_trio_token()
+        self._passes = Passes(pool.nursery)
         self._forms = {layer: Form.of(bank.shape(layer)) for layer in bank.layout.layers}
         recompute = Recomputer(self._here, self._at_hand, self._forms.__getitem__)
         self.auditor = Auditor(rules.audit, pool, recompute, report, luck)
@@ -138,7 +134,7 @@ class RemoteExperts:
     @property
     def looks_ahead(self) -> bool:
         """Whether guesses help: when experts run here and are not all in memory."""
-        return self.bank.streams and not self.pool.remotes
+        return self.bank.streams and not self.pool.remotes and not self._passes.inside
 
     def transferred(self) -> tuple[int, int]:
         """Bytes sent to donors and received from them on connections for experts, encryption and all."""
@@ -148,6 +144,10 @@ class RemoteExperts:
     def prefetch(self, layer: int, ids: I32) -> None:
         """See `engine.experts.Experts`."""
         self.bank.prefetch(layer, ids.reshape(-1).tolist())
+
+    def run_pass(self, rows: int, work: Callable[[], F32]) -> F32:
+        """See `engine.experts.Experts`."""
+        return self._passes.run(rows, work, only_donors=self.pool.usable_now() and not self._rules.keep)
 
     def __call__(self, layer: int, rows: F32, ids: I32, weights: F32) -> F32:
         """See `engine.experts.Experts`."""
@@ -159,10 +159,15 @@ class RemoteExperts:
         work = Work(layer, expert, np.repeat(np.arange(count, dtype=np.int32), k), packed)
         mine, kept = None, 0
         if not self.pool.usable_now():
-            self._soon(self.pool.want)
-            outputs, tale, wait_s = self._here(work), Tale(local_pairs=len(work)), 0.0
+            self._passes.soon(self.pool.want)
+            outputs, tale, wait_s = (
+                self._passes.elsewhere(partial(self._here, work)),
+                Tale(local_pairs=len(work)),
+                0.0,
+            )
         else:
-            mine = self._keeper.choose(layer, expert) if self._rules.keep else None
+            keeps = self._rules.keep and not self._passes.inside
+            mine = self._keeper.choose(layer, expert) if keeps else None
             kept = 0 if mine is None else int(mine.sum())
             outputs, tale, wait_s = self._ask(form, work, mine if kept else None)
         took_s = time.perf_counter() - started
@@ -181,7 +186,8 @@ class RemoteExperts:
         fresh = np.unique(expert[(expert >= 0) & ~fetched[expert]])
         if len(fresh):
             fetched[fresh] = True
-            self.bank.reader.announce([(layer, number) for number in fresh.tolist()])
+            wanted = [(layer, number) for number in fresh.tolist()]
+            self._passes.elsewhere(partial(self.bank.reader.announce, wanted))
 
     def _ask(self, form: Form, work: Work, mine: Array | None) -> tuple[ExpertRows, Tale, float]:
         """Asks donors; runs the pairs in `mine`, bool [P], here meanwhile."""
@@ -191,35 +197,26 @@ class RemoteExperts:
             aligned((pairs, form.hidden), kind),
             aligned((pairs, form.groups if form.integer else 0), np.float32),
         )
-        answered: Answered = SimpleQueue()
         theirs = np.arange(pairs) if mine is None else np.flatnonzero(~mine)
         round_ = Round(self.pool, self.auditor, form, work, out, self._here, self._rules.hedge_s)
-        self._soon(lambda: self._begin(round_, theirs, answered))
+        finish = self._passes.ask(partial(self._begin, round_, theirs))
         try:
             if mine is not None:
                 self._run_here(work, np.flatnonzero(mine), out)
             started = time.perf_counter()
-            error = answered.get()
+            finish()
         except (KeyboardInterrupt, EngineError):
-            self._soon(round_.cancel)
+            self._passes.soon(round_.cancel)
             raise
-        if error is not None:
-            raise error
         return out, round_.tale, time.perf_counter() - started
 
-    def _begin(self, round_: Round, pairs: Array, answered: Answered) -> None:
+    def _begin(self, round_: Round, pairs: Array, done: Done) -> None:
         """In the trio thread."""
         try:
-            round_.begin(pairs, answered.put)
+            round_.begin(pairs, done)
         except RuntimeError:  # the swarm was left, and its nursery takes no more tasks
             round_.cancel()
-            answered.put(NetworkClosed())
-
-    def _soon(self, action: Callable[[], object]) -> None:
-        try:
-            self._token.run_sync_soon(action)
-        except trio.RunFinishedError:
-            raise NetworkClosed() from None
+            done(NetworkClosed())
 
     def _run_here(self, work: Work, pairs: Array, out: ExpertRows) -> None:
         found = self._here(Work(work.layer, work.expert[pairs], work.row[pairs], work.rows))
