@@ -96,8 +96,9 @@ class NoExperts:
         """See `engine.experts.Experts`."""
         return work()
 
-    def __call__(self, layer: int, rows: F32, ids: I32, weights: F32) -> F32:
-        return np.zeros_like(rows)
+    def begin(self, layer: int, rows: F32, ids: I32, weights: F32) -> Callable[[], F32]:
+        """See `engine.experts.Experts`."""
+        return lambda: np.zeros_like(rows)
 
     def prefetch(self, layer: int, ids: I32) -> None:
         """Nothing to fetch."""

@@ -59,9 +59,9 @@ class FeedForward:
             always = self.beside(self.feed_norm(x))
             return np.zeros_like(x) if always is None else always
         rows, ids, weights = self.router.normed(x, self.feed_norm)
-        out = experts(self.index, rows, ids, weights)
+        routed = experts.begin(self.index, rows, ids, weights)
         always = self.beside(rows)
-        return out if always is None else out + always
+        return routed() if always is None else routed() + always
 
     def feed(self, x: F32, experts: Experts) -> F32:
         """x [N, hidden] plus what experts or the dense MLP make of it."""

@@ -348,8 +348,11 @@ class LocalExperts:
         """See `engine.experts.Experts`."""
         return work()
 
-    def __call__(self, layer: int, rows: F32, ids: I32, weights: F32) -> F32:
+    def begin(self, layer: int, rows: F32, ids: I32, weights: F32) -> Callable[[], F32]:
         """See `engine.experts.Experts`."""
+        return partial(self._run, layer, rows, ids, weights)
+
+    def _run(self, layer: int, rows: F32, ids: I32, weights: F32) -> F32:
         count, k = ids.shape
         if count == 1:
             out = self.bank.run_row(layer, rows, ids, weights)

@@ -1,6 +1,6 @@
 """How a model asks for its routed experts, and where a checkpoint keeps them.
 
-A model calls `experts(layer, rows, ids, weights)` and does not know who computes: this process from memory,
+A model calls `experts.begin(layer, rows, ids, weights)` and does not know who computes: this process from memory,
 this process from disk, or peers. `ExpertLayout` says where the matrices of expert (layer, e) lie, from the
 configuration and the headers alone, so that whoever only runs experts need not build a model.
 """
@@ -36,10 +36,11 @@ class Experts(Protocol):
         """What `work` returns or raises: a whole pass of so many rows, which asks for experts; in any thread."""
         ...
 
-    def __call__(self, layer: int, rows: F32, ids: I32, weights: F32) -> F32:
-        """rows [N, D], ids [N, k], weights [N, k] -> sum over k of weights · expert(rows), [N, D].
+    def begin(self, layer: int, rows: F32, ids: I32, weights: F32) -> Callable[[], F32]:
+        """rows [N, D], ids [N, k], weights [N, k] -> what gives, called once, the sum over k of weights · expert(rows),
+        [N, D]. Experts elsewhere are asked at once, so what else there is to compute is best computed in between.
 
-        The sum runs in the order of `ids`. Raises ExpertsUnavailable or Cancelled.
+        The sum runs in the order of `ids`. Either call raises ExpertsUnavailable or Cancelled.
         """
         ...
 

@@ -338,8 +338,9 @@ class Layer:
     def feed(self, streams: F32, batch: Batch, experts: Experts) -> F32:
         collapsed, mix = self.around_feed(streams)
         rows = self.feed_norm(collapsed)
-        routed = experts(self.index, rows, *self.router(rows, batch.tokens))
-        return mix(streams, routed + self.shared(rows))
+        routed = experts.begin(self.index, rows, *self.router(rows, batch.tokens))
+        always = self.shared(rows)
+        return mix(streams, routed() + always)
 
     def guess(self, streams: F32, batch: Batch, experts: Experts) -> None:
         """Announces the experts that streams like these would go to."""

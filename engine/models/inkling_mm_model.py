@@ -235,9 +235,14 @@ class Sparse:
         chosen = np.take_along_axis(logits, ids.astype(np.intp), 1)
         joined = np.concatenate([chosen, logits[:, c.experts :]], 1)
         weights = softmax(log_sigmoid(joined)) * self.scale
-        out = experts(self.index, rows, ids, np.ascontiguousarray(weights[:, : c.experts_per_token]))
-        for index, shared in enumerate(self.shared, c.experts_per_token):
-            out = out + weights[:, index : index + 1] * shared(rows)
+        routed = experts.begin(self.index, rows, ids, np.ascontiguousarray(weights[:, : c.experts_per_token]))
+        always = [
+            weights[:, index : index + 1] * shared(rows)
+            for index, shared in enumerate(self.shared, c.experts_per_token)
+        ]
+        out = routed()
+        for one in always:
+            out = out + one
         return out
 
 

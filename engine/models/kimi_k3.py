@@ -219,12 +219,14 @@ class Sparse:
         self.shared = load.mlp(f"{name}.shared_experts", c.hidden, shared, c.activation) if shared else None
 
     def __call__(self, rows: F32, experts: Experts) -> F32:
-        out = experts(self.index, rows if self.down is None else self.down(rows), *self.router(rows))
+        routed = experts.begin(self.index, rows if self.down is None else self.down(rows), *self.router(rows))
+        always = None if self.shared is None else self.shared(rows)
+        out = routed()
         if self.norm is not None:
             out = self.norm(out)
         if self.up is not None:
             out = self.up(out)
-        return out if self.shared is None else out + self.shared(rows)
+        return out if always is None else out + always
 
 
 class Layer:

@@ -199,8 +199,9 @@ class Layer:
 
     def feed(self, x: F32, experts: Experts) -> F32:
         rows = self.feed_norm(x)
+        routed = experts.begin(self.index, rows, *self.router(rows))
         shared = sigmoid(self.shared_gate(rows)) * self.shared(rows)
-        return x + (experts(self.index, rows, *self.router(rows)) + shared)
+        return x + (routed() + shared)
 
     def guess(self, x: F32, experts: Experts) -> None:
         """Announces the experts that rows like these would go to."""

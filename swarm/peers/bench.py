@@ -220,7 +220,7 @@ def _rounds(experts: RemoteExperts, config: Mapping[str, Any], rounds: int) -> l
         for layer in range(config["num_hidden_layers"]):
             ids = luck.choice(number, (1, k), replace=False).astype(np.int32)
             started = time.perf_counter()
-            out = experts(layer, row, ids, weights)
+            out = experts.begin(layer, row, ids, weights)()
             taken.append(time.perf_counter() - started)
         return out
 

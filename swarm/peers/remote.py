@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 
@@ -92,6 +93,20 @@ Tell = Callable[[int, int, int, float, Tale], None]
 """Told of each round: layer, rows, pairs that ran here by choice, milliseconds, what happened."""
 
 
+Finish: TypeAlias = Callable[[], tuple[ExpertRows, Tale, float]]
+"""Waits for a layer's outputs: gives them, what happened, and the seconds of mere waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A layer under way."""
+
+    work: Work
+    mine: Array | None
+    """The pairs that run here by choice, bool [P]; None: there was no choice."""
+    finish: Finish
+
+
 class RemoteExperts:
     """See `engine.experts.Experts`; made in the trio thread, called in passes."""
 
@@ -149,35 +164,38 @@ class RemoteExperts:
         """See `engine.experts.Experts`."""
         return self._passes.run(rows, work, only_donors=self.pool.usable_now() and not self._rules.keep)
 
-    def __call__(self, layer: int, rows: F32, ids: I32, weights: F32) -> F32:
-        """See `engine.experts.Experts`."""
+    def begin(self, layer: int, rows: F32, ids: I32, weights: F32) -> Callable[[], F32]:
+        """See `engine.experts.Experts`. Donors are asked before this returns, or soon after."""
         started = time.perf_counter()
         count, k = ids.shape
         form = self._forms[layer]
         packed: Rows | F32 = quantize_rows(rows) if form.integer else np.ascontiguousarray(rows)
         expert = ids.reshape(-1).astype(np.int32, copy=False)
         work = Work(layer, expert, np.repeat(np.arange(count, dtype=np.int32), k), packed)
-        mine, kept = None, 0
         if not self.pool.usable_now():
             self._passes.soon(self.pool.want)
-            outputs, tale, wait_s = (
-                self._passes.elsewhere(partial(self._here, work)),
-                Tale(local_pairs=len(work)),
-                0.0,
-            )
+            asked = _Asked(work, None, self._all_here(work))
         else:
             keeps = self._rules.keep and not self._passes.inside
             mine = self._keeper.choose(layer, expert) if keeps else None
-            kept = 0 if mine is None else int(mine.sum())
-            outputs, tale, wait_s = self._ask(form, work, mine if kept else None)
+            asked = _Asked(
+                work, mine, self._ask(form, work, mine if mine is not None and mine.any() else None)
+            )
+        return partial(self._sum, asked, weights, started)
+
+    def _sum(self, asked: "_Asked", weights: F32, started: float) -> F32:
+        """What a layer's experts gave, once all of it is there."""
+        outputs, tale, wait_s = asked.finish()
         took_s = time.perf_counter() - started
-        if mine is not None:
+        work, count = asked.work, len(weights)
+        kept = 0 if asked.mine is None else int(asked.mine.sum())
+        if asked.mine is not None:
             self._keeper.took(count, kept > 0, took_s)
         self.stats.add(len(work), tale, wait_s)
         if self._rules.fetch:
-            self._fetch(layer, expert)
+            self._fetch(work.layer, work.expert)
         if self.tell is not None:
-            self.tell(layer, count, kept, 1000 * took_s, tale)
+            self.tell(work.layer, count, kept, 1000 * took_s, tale)
         return combine(outputs, weights)
 
     def _fetch(self, layer: int, expert: I32) -> None:
@@ -189,8 +207,16 @@ class RemoteExperts:
             wanted = [(layer, number) for number in fresh.tolist()]
             self._passes.elsewhere(partial(self.bank.reader.announce, wanted))
 
-    def _ask(self, form: Form, work: Work, mine: Array | None) -> tuple[ExpertRows, Tale, float]:
-        """Asks donors; runs the pairs in `mine`, bool [P], here meanwhile."""
+    def _all_here(self, work: Work) -> "Finish":
+        """Runs all of a layer here: nobody can be asked."""
+
+        def finish() -> tuple[ExpertRows, Tale, float]:
+            return self._passes.elsewhere(partial(self._here, work)), Tale(local_pairs=len(work)), 0.0
+
+        return finish
+
+    def _ask(self, form: Form, work: Work, mine: Array | None) -> "Finish":
+        """Asks donors; the pairs in `mine`, bool [P], run here while they are waited for."""
         pairs = len(work)
         kind = np.int16 if form.integer else np.float32
         out = ExpertRows(
@@ -199,16 +225,20 @@ class RemoteExperts:
         )
         theirs = np.arange(pairs) if mine is None else np.flatnonzero(~mine)
         round_ = Round(self.pool, self.auditor, form, work, out, self._here, self._rules.hedge_s)
-        finish = self._passes.ask(partial(self._begin, round_, theirs))
-        try:
-            if mine is not None:
-                self._run_here(work, np.flatnonzero(mine), out)
-            started = time.perf_counter()
-            finish()
-        except (KeyboardInterrupt, EngineError):
-            self._passes.soon(round_.cancel)
-            raise
-        return out, round_.tale, time.perf_counter() - started
+        wait = self._passes.ask(partial(self._begin, round_, theirs))
+
+        def finish() -> tuple[ExpertRows, Tale, float]:
+            try:
+                if mine is not None:
+                    self._run_here(work, np.flatnonzero(mine), out)
+                started = time.perf_counter()
+                wait()
+            except (KeyboardInterrupt, EngineError):
+                self._passes.soon(round_.cancel)
+                raise
+            return out, round_.tale, time.perf_counter() - started
+
+        return finish
 
     def _begin(self, round_: Round, pairs: Array, done: Done) -> None:
         """In the trio thread."""

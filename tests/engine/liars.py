@@ -26,12 +26,15 @@ class Liar:
         """See `engine.experts.Experts`."""
         return work()
 
-    def __call__(self, layer: int, rows: F32, ids: I32, weights: F32) -> F32:
+    def begin(self, layer: int, rows: F32, ids: I32, weights: F32) -> Callable[[], F32]:
+        return lambda: self._lied(layer, rows, ids, weights)
+
+    def _lied(self, layer: int, rows: F32, ids: I32, weights: F32) -> F32:
         number = self.doubts.current
         if number in self.found:
             self.found.discard(number)
             self.convict()
-        right = self.experts(layer, rows, ids, weights)
+        right = self.experts.begin(layer, rows, ids, weights)()
         return np.asarray(right * np.float32(-self.size)) if number in self.lies else right
 
     def convict(self) -> None:

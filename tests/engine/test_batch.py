@@ -151,10 +151,10 @@ class Failing:
         """See `engine.experts.Experts`."""
         return work()
 
-    def __call__(self, layer: int, rows: F32, ids: I32, weights: F32) -> F32:
+    def begin(self, layer: int, rows: F32, ids: I32, weights: F32) -> Callable[[], F32]:
         if self.away and layer == 2:
             raise ExpertsUnavailable("nobody has expert 5 of layer 2")
-        return self.experts(layer, rows, ids, weights)
+        return self.experts.begin(layer, rows, ids, weights)
 
     def prefetch(self, layer: int, ids: I32) -> None:
         raise AssertionError("nobody looks ahead here")
