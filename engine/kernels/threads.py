@@ -8,8 +8,8 @@ calling thread. Functions that are not parallel themselves are run on slices of 
 A step of decoding is some hundred launches with little in between. So a thread that ran out of work looks for more
 `SPINS` times, a fraction of a millisecond, before it sleeps: waking it would take longer than many a launch. Between
 steps it sleeps. Where each layer pauses (for a donor's answer, or for a chatter's call) it looks for a shorter time:
-after a pause the system may wake a thread on the processor on which its companions look for work, and there it has to
-wait until they sleep. With `SPINS` looks the dense part of a layer then took five times as long.
+whoever computes meanwhile on the same machine needs the processor, and in a team that is not kept apart (`places`) so
+may the thread that was woken where its companion looks for work.
 """
 
 import os
