@@ -7,8 +7,9 @@ A read takes each chunk from the store, or from a flight: one fetch of one chunk
 which outlives a reader that gives up. A flight asks the replica that should answer first; when that one fails
 or lies it asks the next, when it is slow a second one beside it, and when all have failed it has the holders
 looked up again, once. What arrives is checked and stored in a thread while other chunks are still on their
-way; only then is it anybody's. A read that cannot be had fails (errno EIO, or the disk's own) and leaves
-nothing behind but the chance to try again. Without replicas the mirror is offline and has what the store has.
+way; only then is it anybody's. Who finds a chunk absent and comes for it when it has just landed gets it from
+the store. A read that cannot be had fails (errno EIO, or the disk's own) and leaves nothing behind but the
+chance to try again. Without replicas the mirror is offline and has what the store has.
 
 Prefetched chunks wait in a queue of their own, so that what is being waited for goes first.
 """

@@ -108,6 +108,8 @@ class Flights:
         self._patience = patience
         self._nursery = nursery
         self._flying: dict[bytes, Flight] = {}
+        self._landed: set[bytes] = set()
+        """Chunks that flights have stored; the store may have lost them since."""
         self._window = trio.CapacityLimiter(WINDOW)
         self._workers = trio.CapacityLimiter(WORKERS)
         self._hedges = 0
@@ -129,15 +131,29 @@ class Flights:
     async def _fly(self, chunk: Chunk, flight: Flight) -> None:
         try:
             with flight.scope:
-                async with self._window:
-                    data = await self._obtain(chunk)
-                self.fetched_bytes += chunk.size
+                data = await self._landed_before(chunk)
+                if data is None:
+                    async with self._window:
+                        data = await self._obtain(chunk)
+                    self.fetched_bytes += chunk.size
+                    self._landed.add(chunk.address)
                 flight.land(data)
         except OSError as error:
             flight.crash(error)
         finally:
             del self._flying[chunk.address]
             flight.crash(MirrorClosed(path=chunk.path))
+
+    async def _landed_before(self, chunk: Chunk) -> Buffer | None:
+        """What an earlier flight stored, if the store still has it.
+
+        Who asks for a flight has looked in the store before, but an earlier one may have landed since.
+        """
+        if chunk.address not in self._landed:
+            return None
+        return await trio.to_thread.run_sync(
+            self._store.read, chunk.address, chunk.size, limiter=self._workers
+        )
 
     async def _obtain(self, chunk: Chunk) -> Buffer:
         """Asks one replica after another, has them looked up again, and waits for those that may come
