@@ -185,7 +185,9 @@ class Mirror:
                 if not self._absent:
                     await self._look_up()
                 if self._absent:
-                    await self._fetch(self._absent.popleft())
+                    chunk = self._absent.popleft()
+                    if not self._verified[chunk.index]:  # by a read, meanwhile
+                        await self._fetch(chunk)
             except OSError:
                 # A hint has nobody to tell. Who reads this chunk tries again and is told.
                 await trio.lowlevel.checkpoint()
@@ -205,9 +207,8 @@ class Mirror:
         return [chunk for chunk in chunks if self.store.has(chunk.address, chunk.size)]
 
     async def _fetch(self, chunk: Chunk) -> None:
-        if not self._verified[chunk.index]:  # by a read, meanwhile
-            await self._flight(chunk).landed()
-            self._verify([chunk])
+        await self._flight(chunk).landed()
+        self._verify([chunk])
 
     def _tell_of_more(self) -> None:
         self._more.set()

@@ -326,6 +326,14 @@ async def test_ensure_has_everything_stored_or_says_why_not(store: Store, clock:
             await mirror.ensure(TREE.chunks("weights/b"))
 
 
+async def test_ensure_fetches_again_what_the_store_has_lost(store: Store, clock: WorkClock) -> None:
+    async with mirrored(store, Giver("a", MODEL)) as mirror:
+        for _ in range(2):
+            await mirror.ensure(TREE.chunks("weights/b"))
+            assert all(store.has(chunk.address, chunk.size) for chunk in TREE.chunks("weights/b"))
+            store.gc([])
+
+
 async def test_a_full_disk_reaches_the_reader_as_itself(clock: WorkClock) -> None:
     giver = Giver("a", MODEL)
     for nth in range(1, 60):
