@@ -60,5 +60,9 @@ class NotComputed(ReplyFailed):
     """The model computed NaN or infinity where numbers were to be."""
 
 
+class Closed(EngineError):
+    """The model was closed while something was still computed with it, such as a check in the background."""
+
+
 class Cancelled(EngineError):
     """Raised inside a computation that its caller asked to stop; states are as before the call."""

@@ -5,7 +5,10 @@ import itertools
 import threading
 from collections.abc import Callable
 
+from engine.errors import Closed
 from engine.kernels.threads import stay_alone
+
+_CLOSED = "the model was closed; open it again"
 
 
 class Job:
@@ -29,8 +32,8 @@ class Job:
             raise self.error
 
     def drop(self) -> None:
-        """Ends it without having begun; whoever waits gets a RuntimeError."""
-        self.error = RuntimeError("the readers were closed")
+        """Ends it without having begun; whoever waits gets Closed."""
+        self.error = Closed(_CLOSED)
         self._finished.set()
 
     def run(self) -> None:
@@ -55,11 +58,11 @@ class Readers:
         self._closed = False
 
     def submit(self, work: Callable[[], None], *, urgent: bool) -> Job:
-        """Queues work. After `close`, RuntimeError."""
+        """Queues work. After `close`, Closed."""
         job = Job(work, urgent)
         with self._changed:
             if self._closed:
-                raise RuntimeError("the readers are closed")
+                raise Closed(_CLOSED)
             heapq.heappush(self._waiting, (not urgent, next(self._order), job))
             if len(self._threads) < self._count:
                 thread = threading.Thread(target=self._serve, name="expert-reader", daemon=True)

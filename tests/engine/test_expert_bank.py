@@ -11,7 +11,7 @@ import pytest
 
 from engine.checkpoint import Checkpoint
 from engine.engine import Engine, Options
-from engine.errors import ExpertsUnavailable, SettingsError
+from engine.errors import Closed, ExpertsUnavailable, SettingsError
 from engine.expert_bank import ExpertBank, LocalExperts
 from engine.generate import greedy
 from engine.kernels import quantize_rows
@@ -321,8 +321,16 @@ def test_urgent_reads_come_first_and_errors_reach_who_waits() -> None:
         bad.wait()
     assert order == ["hurried", "urgent", "ahead"]
     readers.close()
-    with pytest.raises(RuntimeError, match="closed"):
+    with pytest.raises(Closed):
         readers.submit(fail, urgent=True)
+
+
+def test_a_closed_bank_refuses_in_the_engines_own_words(source: Broken, pairs) -> None:  # type: ignore[no-untyped-def]
+    rows, expert, row = pairs
+    bank = bank_of(source, 8)
+    bank.close()
+    with pytest.raises(Closed, match="closed"):  # an audit that runs behind a chat which ends is not a fault
+        bank.run(0, quantize_rows(rows), expert, row)
 
 
 def test_wrong_guesses_are_no_longer_read(source: Broken, pairs) -> None:  # type: ignore[no-untyped-def]
