@@ -83,14 +83,14 @@ class DiskDonor:
         answer = await self._session.tracker.ask(request, Assigned, self._assigned.encode())
         self._assigned = wanted = IndexSet.decode(answer.payload, tree.chunk_count)
         chunks.ready = chunks.ready & wanted
-        self.lending.now(state="fetching", assigned=len(wanted), ready=len(chunks.ready), problem="")
+        self.lending.now(state=self._state, assigned=len(wanted), ready=len(chunks.ready), problem="")
         lent = [tree.chunk(index) for index in wanted]
         await find_room(self._model.mirror, _WHAT, chunks=lent, remedy=_REMEDY)
         pins = {chunk.address for chunk in lent}
         await trio.to_thread.run_sync(store.pin, _pin(self._root), pins)
         announcer.changed()
         await fetch_into(chunks, wanted, self._model.mirror, self.lending, announcer)
-        self.lending.now(state="paused" if chunks.paused else "running")
+        self.lending.now(state=self._state)
 
     async def _follow(self, announcer: Announcer) -> None:
         """Goes on with a later version of the model, when there is one."""
@@ -109,11 +109,16 @@ class DiskDonor:
         announcer.held[root] = self.chunks.held
         await trio.to_thread.run_sync(later.mirror.store.unpin, _pin(before.root))
 
+    @property
+    def _state(self) -> str:
+        if self.chunks.paused:
+            return "paused"
+        return "running" if self.chunks.ready == self._assigned else "fetching"
+
     def pause(self, announcer: Announcer, paused: bool) -> None:
         """Stops or goes on serving; what is kept stays on disk."""
         self.chunks.paused = paused
-        state = "running" if self.chunks.ready == self._assigned else "fetching"
-        self.lending.now(state="paused" if paused else state)
+        self.lending.now(state=self._state)
         announcer.changed()
 
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -20,7 +21,7 @@ from swarm.peers.inventory import NotThatModel, hash_files, list_files
 from swarm.peers.maintainer import DirectoryChunks, Maintainer
 from swarm.peers.membership import Listening, Swarming, member
 from swarm.peers.operator import publish
-from swarm.peers.room import LimitTooLow, NoRoom
+from swarm.peers.room import LimitTooLow, NoRoom, find_room
 from swarm.peers.session import Session, join
 from swarm.peers.settings import Home, remember
 from swarm.peers.target import parse_target
@@ -148,6 +149,29 @@ async def fetched(invite: str, home: Home) -> dict[str, bytes]:
 def content(plan: Plan) -> dict[str, bytes]:
     """What is in the directory."""
     return {path.name: path.read_bytes() for path in plan.model.iterdir()}
+
+
+async def test_a_donor_of_disk_that_has_all_does_not_say_it_fetches(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.peers.donor.ASK_AGAIN_S", 0.01)
+    report, home = Report(), home_at(tmp_path / "b")
+    looked, again = 0, trio.Event()
+
+    async def look(*arguments: Any, **options: Any) -> None:
+        nonlocal looked
+        looked += 1
+        if looked == 4:
+            again.set()
+        await find_room(*arguments, **options)
+
+    monkeypatch.setattr("swarm.peers.disk.find_room", look)
+    async with hosted(plan) as host, further(host.invite, home, report, disk=True):
+        await report.until("running")
+        begun = len(report.told)
+        with trio.fail_after(20):
+            await again.wait()
+        assert report.told[begun:] == []
 
 
 @pytest.mark.parametrize("disk", [False, True])
