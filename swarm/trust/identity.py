@@ -36,8 +36,6 @@ class Identity(KeyPair):
                 status = os.fstat(file.fileno())
                 if not stat.S_ISREG(status.st_mode):
                     raise UnreadableKey(path=path, reason="it is not a regular file")
-                if status.st_mode & 0o077:
-                    raise KeyFileTooOpen(path=path, mode=f"{stat.S_IMODE(status.st_mode):o}")
                 content = file.read(_MAX_FILE_BYTES)
         except FileNotFoundError:
             raise NoSuchKey(path=path) from None
@@ -53,6 +51,8 @@ class Identity(KeyPair):
         except ValueError:
             reason = "it is damaged or no key of this software; restore it, or move it away to get a new key"
             raise UnreadableKey(path=path, reason=reason) from None
+        if status.st_mode & 0o077:  # said of keys only: another file may have to be open, such as /etc/passwd
+            raise KeyFileTooOpen(path=path, mode=f"{stat.S_IMODE(status.st_mode):o}")
         return cls(seed)
 
     def save(self, path: Path) -> None:

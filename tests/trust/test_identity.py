@@ -29,6 +29,14 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
             Identity.load_or_create(path)
 
 
+def test_a_file_that_is_no_key_is_not_to_be_closed_to_others(tmp_path: Path) -> None:
+    path = tmp_path / "passwd"
+    path.write_text("root:x:0:0:root:/root:/bin/sh\n")
+    path.chmod(0o644)
+    with pytest.raises(UnreadableKey, match="no key of this software"):  # and no word of chmod
+        Identity.load(path)
+
+
 @pytest.mark.parametrize(
     "content",
     [
