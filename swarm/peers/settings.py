@@ -20,6 +20,10 @@ class SettingsDamaged(SwarmError):
     """{path} is not a settings file of Swarm ({reason}); repair it, or delete it to be asked again."""
 
 
+class NoHome(SwarmError):
+    """This user has no home directory here; point SWARM_HOME at a directory that can be written."""
+
+
 class HomeIsAFile(SwarmError):
     """SWARM_HOME names {path}, which is not a directory; name one, or take SWARM_HOME away."""
 
@@ -100,16 +104,17 @@ class Home:
 
 
 def home() -> Home:
-    """The directories of this user, by `SWARM_HOME` or the platform's custom. Raises HomeIsAFile."""
+    """The directories of this user, by `SWARM_HOME` or the platform's custom. Raises HomeIsAFile, NoHome."""
     if root := os.environ.get("SWARM_HOME"):
         path = Path(root).expanduser().absolute()
         if path.exists() and not path.is_dir():
             raise HomeIsAFile(path=path)
         return Home(path, path / "cache")
-    return Home(
-        Path(platformdirs.user_data_dir("swarm", appauthor=False)),
-        Path(platformdirs.user_cache_dir("swarm", appauthor=False)),
-    )
+    try:
+        data = Path(platformdirs.user_data_dir("swarm", appauthor=False))
+        return Home(data, Path(platformdirs.user_cache_dir("swarm", appauthor=False)))
+    except RuntimeError:  # no HOME, and a user that the machine does not list, as in containers
+        raise NoHome() from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,11 @@ from pathlib import Path
 from threading import Barrier
 from typing import Any
 
+import platformdirs
 import pytest
 
 from swarm.peers.known import KnownTrackers
-from swarm.peers.settings import Remembered, SettingsDamaged, home, load_remembered, remember
+from swarm.peers.settings import NoHome, Remembered, SettingsDamaged, home, load_remembered, remember
 from swarm.wire.address import Address
 from swarm.wire.keys import PeerKey
 from tui.preferences import keep, load
@@ -41,6 +42,17 @@ def home_folder(home: Path) -> Path:
 def test_without_it_keys_and_caches_lie_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SWARM_HOME", raising=False)
     assert not home().chunks.is_relative_to(home().data)
+
+
+def test_who_has_no_home_is_told_of_swarm_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SWARM_HOME", raising=False)
+
+    def unknown(*_: object, **__: object) -> str:
+        raise RuntimeError("could not determine the home directory")
+
+    monkeypatch.setattr(platformdirs, "user_data_dir", unknown)
+    with pytest.raises(NoHome, match="SWARM_HOME"):
+        home()
 
 
 def test_answers_are_remembered_privately(tmp_path: Path) -> None:
