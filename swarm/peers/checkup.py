@@ -14,13 +14,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from swarm.peers.settings import Home
+from swarm.trust.manifest import CHUNK_BYTES
 
 State: TypeAlias = Literal["good", "note", "bad"]
 """good: as it should be; note: works, but could be better; bad: something essential fails."""
@@ -166,7 +167,7 @@ def disk(home: Path, chunks: Path) -> Iterator[Finding]:
         text = f"{path}, {_gib(free)} free"
         if free < LEAST_DISK_BYTES:
             remedy = "Free some space, or some of Swarm's own with `swarm cache gc`."
-            yield Finding(subject, "note", text, remedy, facts)
+            yield Finding(subject, "bad" if free < CHUNK_BYTES else "note", text, remedy, facts)
         else:
             yield Finding(subject, "good", text, facts=facts)
 
@@ -177,7 +178,10 @@ def kernel_cache() -> Iterator[Finding]:
 
     beside = Path(engine.kernels.__file__).parent / "__pycache__"
     named = os.environ.get("NUMBA_CACHE_DIR")
-    places = [Path(named)] if named else [beside, Path.home() / ".cache"]
+    places = [Path(named)] if named else [beside]
+    if not named:
+        with suppress(RuntimeError):  # a user without a home
+            places.append(Path.home() / ".cache")
     kept = next((place for place in places if os.access(_nearest(place), os.W_OK)), None)
     if kept is None:
         remedy = "Set NUMBA_CACHE_DIR to a directory that can be written; else kernels are compiled at every start."

@@ -1,5 +1,6 @@
 """Each check of `swarm doctor`: what is fine says so, what falls short says what to do."""
 
+import shutil
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -34,6 +35,15 @@ def test_a_directory_that_cannot_be_written_is_essential(tmp_path: Path) -> None
     found = list(checkup.disk(file, tmp_path / "cache" / "chunks"))
     assert [finding.state for finding in found] == ["bad", "good"]
     assert "SWARM_HOME" in found[0].remedy
+
+
+@pytest.mark.parametrize(("free_bytes", "state"), [(0, "bad"), (100 << 20, "note"), (5 << 30, "good")])
+def test_a_full_disk_fails_and_a_small_rest_is_noted(
+    tmp_path: Path, free_bytes: int, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil._ntuple_diskusage(10 << 30, (10 << 30) - free_bytes, free_bytes)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    assert {finding.state for finding in checkup.disk(tmp_path, tmp_path / "cache")} == {state}
 
 
 def test_a_taken_port_is_named() -> None:
