@@ -104,7 +104,7 @@ def verify(ctx: click.Context, as_json: bool) -> None:
     ctx.exit(1 if damaged else 0)
 
 
-@command.command()
+@command.command(short_help="Remove chunks and packed experts that are not in use.")
 @click.option("--all", "everything", is_flag=True, help="Remove every chunk, and all packed experts.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def gc(everything: bool, as_json: bool) -> None:
@@ -127,7 +127,7 @@ def gc(everything: bool, as_json: bool) -> None:
         print(f"{format_bytes(freed)} freed.")
 
 
-@command.command()
+@command.command(short_help="Bound the space for chunks, such as 50GB.")
 @click.argument("size", metavar="SIZE|none")
 def limit(size: str) -> None:
     """Bound the space for chunks, such as 50GB; `none` takes the bound away.

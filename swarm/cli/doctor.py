@@ -60,6 +60,11 @@ def command(
             click.echo(
                 "\nNo swarm was asked; `swarm doctor INVITE` also looks whether others can reach this machine."
             )
-        worse = f"{failed} failed" if failed else "nothing essential fails"
-        click.echo(f"\n{worse[0].upper()}{worse[1:]}; {noted} to improve.")
+        click.echo(f"\n{_sum(failed, noted)}")
     ctx.exit(1 if failed else 0)
+
+
+def _sum(failed: int, noted: int) -> str:
+    """The findings in a sentence."""
+    worse = f"{failed} failed" if failed else "Nothing essential fails"
+    return f"{worse}; {noted} to improve." if noted else f"{worse}."

@@ -35,6 +35,7 @@ from swarm.peers.settings import home
 from swarm.peers.target import Target
 from swarm.peers.whole import WholeModel
 from swarm.trust.identity import Identity
+from swarm.units import plural
 from swarm.wire import rpc
 from swarm.wire.address import Address
 
@@ -87,7 +88,8 @@ async def lend_compute(request: Request, offer: Offer) -> bool:
 
         part = _Part(donor, executor.handlers(), executor_samples(executor), donor.pause, served, executor)
         await _take_part(request, joined, report, part)
-        report.ended(f"{executor.done.calls} calls of {len(executor.done.clients)} clients answered")
+        done = executor.done
+        report.ended(f"{plural(done.calls, 'call')} of {plural(len(done.clients), 'client')} answered")
     return True
 
 
@@ -104,7 +106,7 @@ async def lend_disk(request: Request, size_bytes: int) -> bool:
 
         part = _Part(donor, maintainer.handlers(), maintainer_samples(maintainer), donor.pause, served)
         await _take_part(request, joined, report, part)
-        report.ended(f"{maintainer.served.chunks} chunks served")
+        report.ended(f"{plural(maintainer.served.chunks, 'chunk')} served")
     return True
 
 
@@ -120,7 +122,7 @@ async def serve_whole(request: Request, copy: Path | None) -> bool:
         await whole.open()
         part = _Part(whole, maintainer.handlers(), maintainer_samples(maintainer))
         await _take_part(request, joined, report, part)
-        report.ended(f"{maintainer.served.chunks} chunks served")
+        report.ended(f"{plural(maintainer.served.chunks, 'chunk')} served")
     return True
 
 

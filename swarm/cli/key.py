@@ -69,7 +69,7 @@ def rotate(new: Path, key_file: Path | None) -> None:
     print(f"{new} holds the new key {keyring.latest.hex()}. Serve with --key {new}.")
 
 
-@command.command()
+@command.command(short_help="Let only the present key sign from now on.")
 @KEY
 def retire(key_file: Path | None) -> None:
     """Let only the present key sign from now on, and none that it succeeded."""

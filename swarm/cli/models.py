@@ -32,8 +32,8 @@ def command(
     with joined(parse_target(invite, tracker), token, offline=offline) as (network, session):
         models = network.call(session.models)
         if session.problem:
-            reason = session.problem.removesuffix(".")
-            say(f"Offline: {reason}. Listed is what was accepted on this machine before.")
+            end = "" if session.problem.endswith((".", "?")) else "."
+            say(f"Offline: {session.problem}{end} Listed is what was accepted on this machine before.")
     if as_json:
         for model in models:
             emit_json(_fields(model))

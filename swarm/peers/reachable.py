@@ -13,6 +13,7 @@ from swarm.peers.checkup import Finding
 from swarm.peers.links import Links
 from swarm.peers.target import Target
 from swarm.peers.tracking import TrackerClient
+from swarm.units import plural
 from swarm.wire import rpc
 from swarm.wire.keys import KeyPair
 from swarm.wire.messages.tracker import LeaveSwarm, Left, PeerRegistered, RegisterPeer
@@ -36,7 +37,8 @@ async def ask_tracker(target: Target, port: int) -> list[Finding]:
             remedy = "Check the address, the token and your firewall, or ask the operator for a new invite."
             found = [Finding("tracker", "bad", str(error), remedy, {"address": str(target.address)})]
         else:
-            text = f"{target.address} has key {key.hex()[:16]} and {len(models)} models; connected in {took_ms} ms"
+            held = f"key {key.hex()[:16]} and {plural(len(models), 'model')}"
+            text = f"{target.address} has {held}; connected in {took_ms} ms"
             facts = {
                 "address": str(target.address), "key": key.hex(), "models": [model.name for model in models],
                 "connect_ms": took_ms,

@@ -49,6 +49,14 @@ def test_a_group_without_a_command_shows_what_there_is(capsys: pytest.CaptureFix
     assert "\n  rotate " in captured.err
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_lists_of_commands_are_whole_sentences(name: str) -> None:
+    command = Commands.get_command(swarm, click.Context(swarm), name)
+    assert command is not None
+    help_text = command.get_help(click.Context(command, info_name=name, terminal_width=80))
+    assert "..." not in help_text.partition("\nCommands:")[2]  # click cuts what is too long for a line
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
     assert capsys.readouterr().out.startswith("swarm ")
