@@ -1,6 +1,6 @@
 """Who in the swarm has a model's chunks: peers found through the tracker, asked over the wire."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from mirror.errors import ReplicaBusy, ReplicaFailed, ReplicaLacks
@@ -123,7 +123,20 @@ class SwarmReplicas:
         self._lacking.clear()
         for replica in self._replicas.values():
             replica.held = EMPTY
-        for key, holder in told.items():
+        self._take(told.values())
+
+    async def look(self) -> None:
+        """Takes in who came since and what they have by now. Who is not named stays as it was: a tracker that
+        just began knows few.
+
+        Raises:
+            SwarmError: the tracker does not answer; nothing changed.
+        """
+        self._take(await self._ask(None))
+
+    def _take(self, told: Iterable[Holder]) -> None:
+        for holder in told:
+            key = holder.contact.key
             links: Links | Through = self._links
             address = self._tracker.address_of(holder.contact)
             if address is None and holder.contact.relay and self._doors is not None:

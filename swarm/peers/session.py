@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from mirror.http import WebReplica
 
 FINISH_S = 10.0
+LOOK_EVERY_S = 60.0
 STALLED_S = 2.0  # without a further byte, what was to be kept is given up
 _AWAY = (Unreachable, ConnectionLost, TrackerSilent, NotTriedAgain)
 """How a tracker looks that is not there; anything else it does is refused instead of worked around."""
@@ -308,7 +309,17 @@ class Session:
             reached = None if self._alone else everybody
             async with open_mirror(tree, self._store, reached, ledger=self._ledger) as mirror:
                 task_status.started((mirror, web))
-                await trio.sleep_forever()
+                await self._look_around(replicas)
+
+    async def _look_around(self, replicas: SwarmReplicas) -> None:
+        """Learns now and then who came to serve an open model; for ever."""
+        while True:
+            await trio.sleep(LOOK_EVERY_S)
+            if self.online:
+                with suppress(
+                    SwarmError
+                ):  # the next time, or when a byte is missing, which tells what is wrong
+                    await replicas.look()
 
     async def _kept(self) -> dict[str, Remembered]:
         """What was accepted of this swarm, by name."""

@@ -136,6 +136,17 @@ async def test_holders_are_those_the_tracker_named_and_who_is_named_no_more_hold
     assert names(known.known) == [key(1), key(2)]
 
 
+async def test_a_look_around_finds_who_came_and_takes_nobody_away() -> None:
+    tracker = Told([holder(1, 0, 1)], [holder(2, 0, 3)], [])
+    known = replicas(tracker)
+    await known.refresh()
+    await known.look()
+    assert names(known.holders(TREE.chunk(0))) == [key(1), key(2)]
+    assert names(known.holders(TREE.chunk(3))) == [key(2)]
+    await known.look()
+    assert names(known.holders(TREE.chunk(0))) == [key(1), key(2)]
+
+
 async def test_for_a_chunk_nobody_is_known_to_have_the_tracker_is_asked_in_particular() -> None:
     tracker = Told([holder(1, 0)], [holder(1, 0)], [holder(1, 5), holder(3, 5)], [holder(1, 0)])
     known = replicas(tracker)

@@ -151,6 +151,19 @@ def content(plan: Plan) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in plan.model.iterdir()}
 
 
+async def test_who_comes_later_is_seen_by_those_that_are_here(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.peers.session.LOOK_EVERY_S", 0.02)
+    async with hosted(plan) as host, join(parse_target(host.invite), home_at(tmp_path / "b")) as session:
+        await session.open_model()
+        assert len(session.snapshot().peers) == 1
+        async with further(host.invite, home_at(tmp_path / "c"), Report(), disk=True):
+            with trio.fail_after(20):
+                while sum(peer.chunks > 0 for peer in session.snapshot().peers) < 2:
+                    await session.models()
+
+
 async def test_a_donor_of_disk_that_has_all_does_not_say_it_fetches(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
