@@ -200,7 +200,7 @@ KEYS: Sequence[tuple[str, str]] = (
     ("Ctrl-N", "new conversation"),
     ("Ctrl-P", "command palette"),
     ("Ctrl-Z", "to the shell and back with fg; Ctrl-_ undoes"),
-    ("Ctrl-Q", "leave"),
+    ("Ctrl-Q", "leave; with nothing written, Ctrl-D too"),
 )
 
 

@@ -16,6 +16,8 @@ from tui.messages import Progress
 from tui.palette import Palette
 from tui.views import ReplyStats, SwarmView
 
+_ABSENT = ("offline", "banned", "left")
+
 
 @dataclass
 class Status:
@@ -100,7 +102,7 @@ def join(parts: list[str]) -> str:
 def link(swarm: SwarmView) -> str:
     """How we are connected, in a word or two."""
     if swarm.link in ("online", "relayed") and swarm.peers:
-        peers = plural(sum(peer.state not in ("offline", "banned") for peer in swarm.peers), "peer")
+        peers = plural(sum(peer.state not in _ABSENT for peer in swarm.peers), "peer")
         return f"{peers}, relayed" if swarm.link == "relayed" else peers
     return swarm.link
 

@@ -444,6 +444,16 @@ def test_control_c_copies_clears_and_explains(home: Path) -> None:
     play(home, scene)
 
 
+def test_control_d_leaves_with_nothing_written_and_deletes_else(home: Path) -> None:
+    async def scene(app: SwarmApp, pilot: Pilot[None], fake: FakeBackend) -> None:
+        await pilot.press(*"ab", "home", "ctrl+d")
+        assert app.chat.editor.text == "b"
+        await pilot.press("ctrl+d", "ctrl+d")
+        await until(pilot, lambda: app._exit, "the end")
+
+    play(home, scene)
+
+
 def test_a_failed_reply_keeps_the_conversation(home: Path) -> None:
     backend = FakeBackend([[Text("So far"), Failed("No replica has chunk 7.", offline=True)]])
 

@@ -68,6 +68,8 @@ def test_links_in_words() -> None:
     assert link(SwarmView(link="local")) == "local"
     assert link(replace(demo_swarm(), link="relayed")) == "3 peers, relayed"
     assert link(SwarmView()) == "offline"
+    gone = tuple(PeerView(1, Role.COMPUTE, state=state) for state in ("ok", "left", "offline", "banned"))
+    assert link(SwarmView(link="online", peers=gone)) == "1 peer"
 
 
 def test_peers_are_numbered_and_what_they_say_of_themselves_is_cleaned() -> None:

@@ -44,6 +44,14 @@ async def step(app: SwarmApp, pilot: Pilot[None], text: str) -> None:
     await pilot.pause()
 
 
+def test_control_c_leaves(home: Path) -> None:
+    async def scene(app: SwarmApp, pilot: Pilot[None], fake: FakeBackend) -> None:
+        await pilot.press(*"half an inv", "ctrl+c")
+        await until(pilot, lambda: app._exit, "the end")
+
+    play(home, scene)
+
+
 def test_from_an_invite_to_a_chat_and_again_with_two_enters(home: Path) -> None:
     async def first(app: SwarmApp, pilot: Pilot[None], fake: FakeBackend) -> None:
         await pilot.press(*"swarm://abc", "enter")

@@ -79,6 +79,7 @@ class WelcomeScreen(Screen[Answers]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "back", "Back", show=False),
+        Binding("ctrl+c", "app.quit", "Leave", priority=True, show=False),
         Binding("down", "into_list", "To the list", show=False),
     ]
 

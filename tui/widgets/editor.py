@@ -32,6 +32,7 @@ class Editor(TextArea):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+j,shift+enter,alt+enter", "newline", "New line", show=False),
         Binding("ctrl+underscore,ctrl+shift+z", "undo", "Undo", show=False),
+        Binding("ctrl+d", "end_or_delete", "Leave", show=False),
     ]
 
     @dataclass
@@ -39,6 +40,10 @@ class Editor(TextArea):
         """The user pressed Enter."""
 
         text: str
+
+    @dataclass
+    class Ended(Message):
+        """The user pressed Ctrl-D with nothing written."""
 
     @dataclass
     class Forgotten(Message):
@@ -104,6 +109,13 @@ class Editor(TextArea):
     def action_newline(self) -> None:
         """Begin another line."""
         self.insert("\n")
+
+    def action_end_or_delete(self) -> None:
+        """Ctrl-D, as in a shell: the end of the input where there is none, else delete to the right."""
+        if self.text:
+            self.action_delete_right()
+        else:
+            self.post_message(self.Ended())
 
     def on_text_area_changed(self) -> None:
         """Say what could complete the line."""
