@@ -60,7 +60,8 @@ class SwarmPlace:
     def connect(self, emit: Emit) -> Connected:
         """Join it."""
         target = parse_target(self._target, self._options.token)
-        emit(Progress(Phase.CONNECTING, detail=str(target.address)))
+        if not self._options.offline:
+            emit(Progress(Phase.CONNECTING, detail=str(target.address)))
         self._link = "connecting"
         network = NetworkThread()
         network.__enter__()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from swarm.units import format_bytes, format_count, format_ms, format_seconds, format_share
+from swarm.units import format_bytes, format_count, format_ms, format_seconds, format_share, plural
 from tui.cleaner import clean_line
 from tui.commands import BY_NAME, COMMANDS, DISPLAY, NETWORK, SAMPLING, Command
 from tui.options import Sampling
@@ -148,7 +148,7 @@ def stats(reply: ReplyStats) -> Table:
             ["waited", f"{format_seconds(reply.waited_s)} for the slowest donor"],
             ["hedges", f"{format_count(reply.hedges)}, {format_count(reply.hedges_won)} of them won"],
             ["failovers", format_count(reply.failovers)],
-            ["audits", format_count(reply.audits)],
+            ["audits", plural(reply.audits, "answer")],
             ["bytes", _bytes(reply)],
         ]
     rows = rows if reply.prompt_tokens or reply.reply_tokens else []

@@ -16,6 +16,7 @@ from swarm.cli.demonstration import QUESTION, DemoModel, Swarm, ready, running_s
 from swarm.cli.output import say
 from swarm.demo.machines import DemoFailed, Machine, environment, machine
 from swarm.errors import clean_text
+from swarm.units import plural
 
 STEPS = 5
 AUDITED = "100%"
@@ -209,5 +210,7 @@ class Tour:
 def _work(stats: dict[str, Any]) -> str:
     calls, local = stats["remote_calls"], stats["local_calls"]
     parts = [f"{stats['reply_tokens']} tokens; expert calls: {calls} by donors, {local} here"]
-    parts += [f"{stats[name]} {name}" for name in ("hedges", "failovers", "audits") if stats[name]]
+    parts += [f"{stats[name]} {name}" for name in ("hedges", "failovers") if stats[name]]
+    if stats["audits"]:  # an answer is that of one donor for one layer: several expert calls
+        parts.append(f"{plural(stats['audits'], 'answer')} audited")
     return ", ".join(parts) + "."

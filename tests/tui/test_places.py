@@ -99,6 +99,11 @@ def test_local_and_swarm_give_the_same_answer_and_the_swarm_may_go(
     assert alone.snapshot().link == "offline"
     assert text_of(last(alone.ask(ASK), Finished)) == text_of(said)
     alone.close()
+
+    hermit = PlaceBackend(Options(home=home, offline=True))
+    told = last(hermit.connect(host.invite), Connected)
+    assert not [event for event in told if isinstance(event, Progress)]  # it connects to nobody
+    hermit.close()
     assert not [thread for thread in threading.enumerate() if thread.name in ("network", "swarm-open")]
 
 
