@@ -347,10 +347,6 @@ class ChatScreen(Talk):
         self.query_one(Completions).offer(())
         self.controller.submit(message.text)
 
-    def on_editor_ended(self) -> None:
-        """Leave."""
-        self.quit()
-
     def on_editor_forgotten(self, message: Editor.Forgotten) -> None:
         """Say that a line will not be found again."""
         self.tell(f"Not kept in the history: {explain(message.reason)}")

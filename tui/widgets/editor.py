@@ -42,10 +42,6 @@ class Editor(TextArea):
         text: str
 
     @dataclass
-    class Ended(Message):
-        """The user pressed Ctrl-D with nothing written."""
-
-    @dataclass
     class Forgotten(Message):
         """What was sent could not be added to the history."""
 
@@ -110,12 +106,12 @@ class Editor(TextArea):
         """Begin another line."""
         self.insert("\n")
 
-    def action_end_or_delete(self) -> None:
-        """Ctrl-D, as in a shell: the end of the input where there is none, else delete to the right."""
+    async def action_end_or_delete(self) -> None:
+        """Ctrl-D, as in a shell: leave with nothing written, else delete to the right."""
         if self.text:
             self.action_delete_right()
         else:
-            self.post_message(self.Ended())
+            await self.app.action_quit()
 
     def on_text_area_changed(self) -> None:
         """Say what could complete the line."""
