@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from engine.arrays import F32, I32
-from engine.errors import ConfigError
+from engine.errors import Cancelled, ConfigError
 
 if TYPE_CHECKING:
     from engine.doubts import Doubts
@@ -47,6 +47,35 @@ class Experts(Protocol):
     def prefetch(self, layer: int, ids: I32) -> None:
         """A hint that these experts of `layer` will probably be asked for next. Returns at once."""
         ...
+
+
+class Stoppable:
+    """Experts whose forward pass ends with Cancelled at the next layer once `stops()` says so, in the computing
+    thread."""
+
+    def __init__(self, experts: Experts, stops: Callable[[], bool]) -> None:
+        self._experts = experts
+        self._stops = stops
+
+    @property
+    def looks_ahead(self) -> bool:
+        """See `Experts`."""
+        return self._experts.looks_ahead
+
+    @property
+    def doubts(self) -> "Doubts":
+        """See `Experts`."""
+        return self._experts.doubts
+
+    def __call__(self, layer: int, rows: F32, ids: I32, weights: F32) -> F32:
+        """See `Experts`."""
+        if self._stops():
+            raise Cancelled("the forward pass was stopped; it can begin anew")
+        return self._experts(layer, rows, ids, weights)
+
+    def prefetch(self, layer: int, ids: I32) -> None:
+        """See `Experts`."""
+        self._experts.prefetch(layer, ids)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,27 +6,46 @@
    reading at that moment waits until that part is read: a shared beginning is computed once.
 3. Each step is one forward pass of each model that is in use. Long prompts are read in pieces, so other
    replies go on meanwhile; no token depends on the company (`engine.batch`).
-4. A cancelled run leaves before the next step. What its states hold is kept for prompts to come.
-5. What was computed with answers that turn out to be lies is taken back (`engine.doubts`): from replies, and
+4. Requests that are sent together come some milliseconds apart. A step that has only prompts to read, and room for
+   more, begins anew when another comes soon after its start: one pass over the weights then serves them all.
+5. A cancelled run leaves before the next step. What its states hold is kept for prompts to come.
+6. What was computed with answers that turn out to be lies is taken back (`engine.doubts`): from replies, and
    from the states that are kept.
 """
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from engine.arrays import I32
-from engine.batch import BatchEvent, Done, Prefilled, Reason, Reply, ReplyBatch, Retracted, Stats, Token
+from engine.batch import (
+    PREFILL_ROWS,
+    BatchEvent,
+    Done,
+    Prefilled,
+    Reason,
+    Reply,
+    ReplyBatch,
+    Retracted,
+    Stats,
+    Token,
+)
 from engine.engine import Engine
-from engine.errors import EngineError, ReplyFailed
+from engine.errors import Cancelled, EngineError, ReplyFailed
+from engine.experts import Stoppable
 from engine.sampling import Constraint, Sampling
 from swarm.api.prefixes import LEAST_SHARED, Prefixes, as_array, common
 from swarm.errors import SwarmError
 
 _log = logging.getLogger(__name__)
+
+TOGETHER_S = 0.04
+"""How long after its start a step may begin anew. Connections that were opened at once have been told apart by then,
+and a pass over a large model has hardly begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,29 +119,30 @@ class Load:
 
 
 class _Desk:
-    """One model in use: its batch, the replies in it and the states kept."""
+    """One model in use: its batch, the replies in it and the states kept. `next_runs`: who would join a step that
+    began now."""
 
-    def __init__(self, engine: Engine, most_kept: int, kept_bytes: int) -> None:
+    def __init__(
+        self, engine: Engine, most_kept: int, kept_bytes: int, next_runs: Callable[[], list[Run]]
+    ) -> None:
         self.engine = engine
-        self.batch = ReplyBatch(engine.model, engine.experts)
+        self.batch = ReplyBatch(engine.model, Stoppable(engine.experts, self._better_anew))
+        self._next_runs = next_runs
+        self._stopped = False
+        self._settled_s = 0.0  # from when on the step is not begun anew
         self.replies: dict[Reply, tuple[Run, I32]] = {}
         self.prefixes = Prefixes(most_kept, kept_bytes)
 
     def start(self, run: Run) -> bool:
         """Lets a run join; False when it is better to wait for a beginning that is being read."""
         ids = as_array(run.ids)
-        shared, running = max(
-            ((common(other, ids[:-1]), reply) for reply, (_, other) in self.replies.items()),
-            key=lambda found: found[0],
-            default=(0, None),
-        )
+        if self._is_being_read(ids):
+            return False
+        shared, running = self._shared(ids)
         state = None
-        if running is not None and shared >= max(LEAST_SHARED, self.prefixes.longest(ids) + 1):
-            if running.state.length < shared and running.waits_for_prompt:
-                return False
-            if running.state.floor(shared) >= LEAST_SHARED:
-                state = running.state.copy()
-                state.truncate(state.floor(shared))
+        if running is not None and running.state.floor(shared) >= LEAST_SHARED:
+            state = running.state.copy()
+            state.truncate(state.floor(shared))
         self.prefixes.trim(self.engine.experts.doubts)
         state = state or self.prefixes.take(ids) or self.engine.model.new_state()
         reply = Reply(
@@ -138,10 +158,44 @@ class _Desk:
         self.replies[reply] = (run, ids)
         return True
 
+    def step(self) -> list[BatchEvent]:
+        """A step of the batch; Cancelled when it had better begin anew, as others have come."""
+        if not self._stopped:
+            rows = sum(reply.prompt_length - reply.state.length for reply in self.replies)
+            joinable = rows < PREFILL_ROWS and all(reply.waits_for_prompt for reply in self.replies)
+            self._settled_s = time.monotonic() + TOGETHER_S if joinable else 0.0
+        self._stopped = False
+        return self.batch.step()
+
     def leave(self, reply: Reply) -> None:
         self.batch.remove(reply)
         if self.replies.pop(reply, None) is not None:
             self.prefixes.keep(reply.ids, reply.state)
+
+    def _better_anew(self) -> bool:
+        """Whether the step that is under way had better begin again with others that have come."""
+        if time.monotonic() < self._settled_s:
+            self._stopped = any(
+                run.engine is self.engine and not run.cancelled and not self._is_being_read(as_array(run.ids))
+                for run in self._next_runs()
+            )
+        return self._stopped
+
+    def _is_being_read(self, ids: I32) -> bool:
+        """Whether a beginning of a prompt is worth waiting for."""
+        shared, running = self._shared(ids)
+        return running is not None and running.state.length < shared and running.waits_for_prompt
+
+    def _shared(self, ids: I32) -> tuple[int, Reply | None]:
+        """The most that a running reply has of a prompt's beginning, and that reply; None if kept states have more."""
+        shared, running = max(
+            ((common(other, ids[:-1]), reply) for reply, (_, other) in self.replies.items()),
+            key=lambda found: found[0],
+            default=(0, None),
+        )
+        if shared < max(LEAST_SHARED, self.prefixes.longest(ids) + 1):
+            return 0, None
+        return shared, running
 
 
 class Scheduler:
@@ -252,7 +306,8 @@ class Scheduler:
 
     def _next_runs(self) -> list[Run]:
         """As many waiting runs as there are free slots."""
-        return list(self._waiting)[: max(0, self.slots - self._taken)]
+        with self._changed:
+            return list(self._waiting)[: max(0, self.slots - self._taken)]
 
     @property
     def _taken(self) -> int:
@@ -261,7 +316,7 @@ class Scheduler:
     def _start(self, run: Run) -> None:
         desk = self._desks.get(run.engine)
         if desk is None:
-            desk = self._desks[run.engine] = _Desk(run.engine, self.slots, self._kept_bytes)
+            desk = self._desks[run.engine] = _Desk(run.engine, self.slots, self._kept_bytes, self._next_runs)
         try:
             if not desk.start(run):
                 return
@@ -273,7 +328,9 @@ class Scheduler:
 
     def _step(self, desk: _Desk) -> None:
         try:
-            events = desk.batch.step()
+            events = desk.step()
+        except Cancelled:
+            return
         except ReplyFailed as error:
             for reply, (run, _) in list(desk.replies.items()):
                 if reply is error.reply:

@@ -13,8 +13,8 @@ from engine.batch import Done, Prefilled, Reply, ReplyBatch, Token
 from engine.cache import State
 from engine.doubts import Doubts
 from engine.engine import Engine
-from engine.errors import ContextFull, EngineError, ExpertsUnavailable, NotComputed, SettingsError
-from engine.experts import Experts
+from engine.errors import Cancelled, ContextFull, EngineError, ExpertsUnavailable, NotComputed, SettingsError
+from engine.experts import Experts, Stoppable
 from engine.generate import StopTexts, generate, greedy, logits
 from engine.models import Model, Segment
 from engine.sampling import Sampling
@@ -215,6 +215,21 @@ def test_a_step_that_fails_can_be_tried_again(engine: Engine, prompt: list[int])
         company.step()
     assert one.generated == alone(engine, prompt, 1)
     assert two.generated == alone(engine, prompt[4:], 2)
+
+
+def test_a_step_that_is_stopped_at_any_layer_begins_anew(engine: Engine, prompt: list[int]) -> None:
+    layers = len(engine.bank.layout.layers)
+    for layer in range(layers):
+        calls = iter(range(10 * layers))
+        stopped = Stoppable(engine.experts, lambda at=layers + layer, calls=calls: next(calls) == at)
+        company, made = ReplyBatch(engine.model, stopped), reply(engine, prompt, 3)
+        company.add(made)
+        company.step()
+        with pytest.raises(Cancelled):
+            company.step()
+        while len(company):
+            company.step()
+        assert made.generated == alone(engine, prompt, 3)
 
 
 def test_stop_tokens_end_a_reply_and_are_not_part_of_it(engine: Engine, prompt: list[int]) -> None:

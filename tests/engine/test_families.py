@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.errors import CannotRewind
+from engine.errors import Cancelled, CannotRewind
+from engine.experts import Stoppable
 from engine.generate import greedy
 from engine.models import Segment
 from engine.numerics import Weights
@@ -114,6 +115,24 @@ def test_a_sequence_in_company_is_as_alone(oracle: Path, name: str, weights: Wei
     together = engine.model.forward(segments, engine.experts)
     expected = np.concatenate([alone[0], *(logits[-1:] for logits in alone[1:])])
     np.testing.assert_array_equal(together, expected)
+
+
+@folders
+def test_a_pass_that_is_stopped_leaves_the_states_as_they_were(oracle: Path, name: str) -> None:
+    engine, answers = opened(oracle / name), golden(oracle / name)
+    tokens, layers = answers.prompt, len(engine.bank.layout.layers)
+    whole = feed(engine, engine.model.new_state(), tokens)
+    for layer in range(layers):
+        calls = iter(range(layers))
+        stopped = Stoppable(engine.experts, lambda at=layer, calls=calls: next(calls) == at)
+        states = [engine.model.new_state(), engine.model.new_state()]
+        feed(engine, states[1], tokens[:5])
+        with pytest.raises(Cancelled):
+            engine.model.forward([Segment(state, tokens[state.length :], "all") for state in states], stopped)
+        assert [state.length for state in states] == [0, 5]
+        for state in states:
+            rest = tokens[state.length :]
+            np.testing.assert_array_equal(feed(engine, state, rest), whole[-len(rest) :])
 
 
 @folders
