@@ -50,8 +50,8 @@ class Experts(Protocol):
 
 
 class Stoppable:
-    """Experts whose forward pass ends with Cancelled at the next layer once `stops()` says so, in the computing
-    thread."""
+    """Experts whose forward pass ends with Cancelled at the next layer once `stops()` says so, in the thread of the
+    pass."""
 
     def __init__(self, experts: Experts, stops: Callable[[], bool]) -> None:
         self._experts = experts
@@ -67,11 +67,15 @@ class Stoppable:
         """See `Experts`."""
         return self._experts.doubts
 
-    def __call__(self, layer: int, rows: F32, ids: I32, weights: F32) -> F32:
+    def run_pass(self, rows: int, work: Callable[[], F32]) -> F32:
+        """See `Experts`."""
+        return self._experts.run_pass(rows, work)
+
+    def begin(self, layer: int, rows: F32, ids: I32, weights: F32) -> Callable[[], F32]:
         """See `Experts`."""
         if self._stops():
             raise Cancelled("the forward pass was stopped; it can begin anew")
-        return self._experts(layer, rows, ids, weights)
+        return self._experts.begin(layer, rows, ids, weights)
 
     def prefetch(self, layer: int, ids: I32) -> None:
         """See `Experts`."""

@@ -8,7 +8,7 @@ it imports, directly or not.
 import hashlib
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -81,13 +81,14 @@ class _KernelCache(caching.FunctionCache):  # type: ignore[misc]
 
 
 def kernel(function: Callable[..., Any] | None = None, *, parallel: bool = False) -> Any:
-    """Decorator: compiles on the first call, releases the GIL, keeps the machine code on disk. No
+    """Decorator: compiles on the first call, releases the GIL, keeps the machine code on disk where it can. No
     fastmath.
     """
 
     def wrap(function: Callable[..., Any]) -> Any:
         dispatcher: Any = njit(nogil=True, parallel=parallel, error_model="numpy")(function)
-        dispatcher._cache = _KernelCache(function)
+        with suppress(RuntimeError):  # nowhere to keep it: then it is compiled at every start
+            dispatcher._cache = _KernelCache(function)
         return dispatcher
 
     return wrap if function is None else wrap(function)

@@ -55,6 +55,17 @@ def test_a_second_process_compiles_nothing(tmp_path: Path) -> None:
     assert _run(PROGRAM, tmp_path) == ""
 
 
+def test_without_a_place_for_the_cache_kernels_run_all_the_same(tmp_path: Path) -> None:
+    nowhere = """
+from numba.core import caching
+for locator in (caching.UserProvidedCacheLocator, caching.InTreeCacheLocator, caching.UserWideCacheLocator):
+    locator.ensure_cache_path = lambda self: (_ for _ in ()).throw(OSError("read-only"))
+"""
+    for _ in range(2):
+        assert "_exp" in _run(nowhere + PROGRAM, tmp_path).split()
+    assert not list(tmp_path.iterdir())
+
+
 def test_importing_compiles_nothing(tmp_path: Path) -> None:
     assert _run(IMPORT, tmp_path) == "0"
 
