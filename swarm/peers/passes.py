@@ -6,8 +6,8 @@ it stops where it has to wait for donors, and goes on where the last answer is r
 its own thread, once a pass.
 
 While such a pass computes, no task of trio's runs. So it is only for passes of few rows whose stretches of computing,
-as measured on those before, are short; and what may wait for something other than donors (experts that are read, the
-bank's lock) has to be done by `elsewhere` there.
+as measured on the last of as many rows, are short (the first may have to compile kernels); and what may wait for
+something other than donors (experts that are read, the bank's lock) has to be done by `elsewhere` there.
 """
 
 import math
@@ -44,8 +44,8 @@ class Passes:
         self._inside: greenlet.greenlet | None = None
         self._since_s = 0.0
         self._stretch_s = 0.0  # the longest so far of the pass that runs
-        self.stretch_s = math.inf
-        """The longest stretch of computing in the last pass of few rows."""
+        self.stretches_s: dict[int, float] = {}
+        """The longest stretch of computing in the last pass of so many rows."""
 
     @property
     def inside(self) -> bool:
@@ -59,10 +59,11 @@ class Passes:
         """
         if rows > FEW_ROWS:
             return work()
-        if self.stretch_s > MOST_STRETCH_S or not only_donors:
-            return self._timed(work)
+        timed = partial(self._timed, rows, work)
+        if self.stretches_s.get(rows, math.inf) > MOST_STRETCH_S or not only_donors:
+            return timed()
         ended: SimpleQueue[tuple[T, None] | tuple[None, BaseException]] = SimpleQueue()
-        self.soon(lambda: self._start(work, ended))
+        self.soon(lambda: self._start(timed, ended))
         try:
             value, error = ended.get()
         except KeyboardInterrupt as interrupt:
@@ -121,7 +122,7 @@ class Passes:
     ) -> None:
         def run() -> None:
             try:
-                value = self._timed(work)
+                value = work()
             except BaseException as error:  # noqa: BLE001 - raised where the pass is waited for
                 ended.put((None, error))
             else:
@@ -136,10 +137,10 @@ class Passes:
         if self._inside is not None and not self._inside.dead:
             self._inside.throw(interrupt)
 
-    def _timed(self, work: Callable[[], T]) -> T:
+    def _timed(self, rows: int, work: Callable[[], T]) -> T:
         self._stretch_s, self._since_s = 0.0, time.perf_counter()
         value = work()
-        self.stretch_s = max(self._stretch_s, time.perf_counter() - self._since_s)
+        self.stretches_s[rows] = max(self._stretch_s, time.perf_counter() - self._since_s)
         return value
 
     def _wait(self, wait: Callable[[], Exception | None]) -> None:

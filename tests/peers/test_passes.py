@@ -1,6 +1,5 @@
 """Where passes run, and what becomes of them when something goes wrong."""
 
-import math
 import signal
 import threading
 import time
@@ -23,7 +22,7 @@ from swarm.peers.passes import FEW_ROWS, MOST_STRETCH_S, Done, Passes
 async def short(nursery: trio.Nursery) -> Passes:
     """Passes that were short so far."""
     passes = Passes(nursery)
-    passes.stretch_s = 0.0
+    passes.stretches_s[1] = 0.0
     return passes
 
 
@@ -81,14 +80,19 @@ async def test_trio_goes_on_while_a_pass_waits(short: Passes, nursery: trio.Nurs
 
 
 @pytest.mark.parametrize(
-    ("rows", "stretch_s", "only_donors"),
-    [(FEW_ROWS + 1, 0.0, True), (1, 2 * MOST_STRETCH_S, True), (1, math.inf, True), (1, 0.0, False)],
+    ("rows", "before", "only_donors"),
+    [
+        (FEW_ROWS + 1, {FEW_ROWS + 1: 0.0}, True),
+        (1, {1: 2 * MOST_STRETCH_S}, True),
+        (2, {1: 0.0}, True),
+        (1, {1: 0.0}, False),
+    ],
 )
 async def test_what_would_hold_trio_up_stays_where_it_was_asked_for(
-    nursery: trio.Nursery, rows: int, stretch_s: float, only_donors: bool
+    nursery: trio.Nursery, rows: int, before: dict[int, float], only_donors: bool
 ) -> None:
     passes = Passes(nursery)
-    passes.stretch_s = stretch_s
+    passes.stretches_s = before
     seen: list[int] = []
 
     def work() -> None:
@@ -111,7 +115,7 @@ async def test_stretches_are_measured(nursery: trio.Nursery, monkeypatch: pytest
         passes.ask(later(nursery))()  # 1 s, 9 s of waiting; 2 s after that
 
     await run(passes, work)
-    assert passes.stretch_s == 3.0
+    assert passes.stretches_s == {1: 3.0}
 
 
 async def test_errors_reach_who_asked(short: Passes, nursery: trio.Nursery) -> None:
@@ -155,7 +159,7 @@ async def test_what_may_wait_for_trio_runs_elsewhere(short: Passes) -> None:
 async def made() -> AsyncIterator[tuple[Passes, trio.Nursery]]:
     async with trio.open_nursery() as nursery:
         passes = Passes(nursery)
-        passes.stretch_s = 0.0
+        passes.stretches_s[1] = 0.0
         yield passes, nursery
         nursery.cancel_scope.cancel()
 
