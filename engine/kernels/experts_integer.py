@@ -1,9 +1,13 @@
 """Many experts on many rows in one launch, on the integer path.
 
-First, a task being 32 intermediate values of one expert: gate and up for all its rows, activation, rounding to
-int8. Then, a task being 32 outputs of one expert: down for all its rows, rounding to int16 (or plain f32 for
-dense MLPs). A thread that finds no more tasks of the first kind begins with those of the second; it waits only
-for an expert whose last first tasks are still in other hands.
+First, a task being some blocks of 32 intermediate values of one expert: gate and up for all its rows, activation,
+rounding to int8. Then, a task being some blocks of 32 outputs of one expert: down for all its rows, rounding to int16
+(or plain f32 for dense MLPs). A thread that finds no more tasks of the first kind begins with those of the second; it
+waits only for an expert whose last first tasks are still in other hands.
+
+Few rows take as long as reading the weights, and memory is idle while a thread activates and rounds: so a task is as
+many blocks as leave enough tasks, and all of its weights are read before what comes after. Many rows take their weights
+block by block instead, which then come from the cache for all but the first of them.
 """
 
 from functools import cache
@@ -17,6 +21,9 @@ from engine.kernels.atomic import give_way, mark_done, next_tasks, tasks_done
 from engine.kernels.compile import device, kernel
 from engine.kernels.integer_tile import KINDS, SCALES, WIDE, integer_tile
 from engine.kernels.quantize import quantize_group
+
+TOGETHER = 8  # blocks of 32 values that make a task, at most
+MOST = 32 * TOGETHER
 
 
 @kernel
@@ -42,26 +49,51 @@ def by_slot(slot, slots):  # type: ignore[no-untyped-def]
 
 
 @device
-def inner_block(  # type: ignore[no-untyped-def]
-    gate, up, floats, bias, inner, biased, code, parameters, count, both, h, at
+def blocks_together(runs, blocks, threads):  # type: ignore[no-untyped-def]
+    """How many of the `blocks` of 32 values of each expert make a task, so that every thread has some."""
+    together = TOGETHER
+    while together > 1 and runs * ((blocks + together - 1) // together) < 8 * threads:
+        together //= 2
+    return together
+
+
+@device
+def inner_values(  # type: ignore[no-untyped-def]
+    gate, up, floats, bias, inner, biased, code, parameters, count, both, h, h_scale, h_sums, line, block
 ):
-    """Makes `count` values of the inner width from gate and up f32 [32] and keeps them as int8 in h from `at` on: their
-    scale and sum. Biases, where there are any, stand in `floats` from `bias` on, those of up after all of gate's.
+    """Makes `count` values of the inner width from gate and up, both f32, and keeps them in line `line` of h int8, from
+    block `block` on, with their scales and sums. Biases, where there are any, stand in `floats` from `bias` on, those
+    of up after all of gate's.
     """
     if biased:
         for i in range(count):
             gate[i] += floats[bias + i]
             up[i] += floats[bias + inner + i]
     activate(code, parameters, gate, up, count, both)
-    return quantize_group(both, 0, count, np.float32(127), h, at, 32)
+    for start in range(0, count, 32):
+        at = block + start // 32
+        h_scale[line, at], h_sums[line, at] = quantize_group(
+            both, start, min(32, count - start), np.float32(127), h, line * h.shape[1] + at * 32, 32
+        )
 
 
 @device
 def add_bias(wide, floats, bias, biased, count):  # type: ignore[no-untyped-def]
-    """Adds the biases that stand in `floats` from `bias` on, where there are any, to `count` values of f32 [32]."""
+    """Adds the biases that stand in `floats` from `bias` on, where there are any, to `count` values of `wide` f32."""
     if biased:
         for i in range(count):
             wide[i] += floats[bias + i]
+
+
+@device
+def round_outputs(wide, start, count, out, scale, line, block):  # type: ignore[no-untyped-def]
+    """Rounds `count` values of wide.flat f32 from `start` on to line `line` of out int16, from block `block` on, and
+    keeps their scales."""
+    for first in range(0, count, 32):
+        at, some = block + first // 32, min(32, count - first)
+        scale[line, at], _sum = quantize_group(
+            wide, start + first, some, np.float32(32767), out, line * out.shape[1] + at * 32, some
+        )
 
 
 @cache
@@ -90,64 +122,70 @@ def integer_experts(kind_name: str, scale_name: str) -> Any:
         counter = np.zeros(2, np.int64)
         later = counter[1:]
         done = np.zeros(runs, np.int64)
+        inner_step, step = (
+            blocks_together(runs, inner_groups, threads),
+            blocks_together(runs, blocks, threads),
+        )
+        inner_tasks, tasks = (inner_groups + inner_step - 1) // inner_step, (blocks + step - 1) // step
         for _ in prange(threads):
-            gate = np.zeros((WIDE, 32), np.float32)
-            up = np.zeros((WIDE, 32), np.float32)
-            both = np.empty(32, np.float32)
+            gate = np.zeros((WIDE, MOST), np.float32)
+            up = np.zeros((WIDE, MOST), np.float32)
+            both = np.empty(MOST, np.float32)
             while True:
-                task, end = next_tasks(counter, runs * inner_groups, threads)
+                task, end = next_tasks(counter, runs * inner_tasks, threads)
                 if task == end:
                     break
                 for one in range(task, end):
-                    run, block = one // inner_groups, one % inner_groups
-                    base = slot[order[bounds[run]]] * size
-                    count = min(32, inner - block * 32)
-                    for first in range(bounds[run], bounds[run + 1], WIDE):
-                        some = min(WIDE, bounds[run + 1] - first)
-                        for part in range((count + 15) // 16):
-                            at = base + (block * 2 + part) * layout[6]
-                            integer_tile(
-                                kind, scale_kind, arena, at + layout[1], groups, q, scale, sums, sorted_row,
-                                first, some, gate, part * 16, 32,
-                            )  # fmt: skip
-                            integer_tile(
-                                kind, scale_kind, arena, at + layout[2], groups, q, scale, sums, sorted_row,
-                                first, some, up, part * 16, 32,
-                            )  # fmt: skip
-                        for t in range(some):
-                            h_scale[first + t, block], h_sums[first + t, block] = inner_block(
-                                gate[t], up[t], floats, (base + layout[4]) // 4 + block * 32, inner, biased, code,
-                                parameters, count, both, h, ((first + t) * inner_groups + block) * 32,
-                            )  # fmt: skip
+                    run, begin = one // inner_tasks, one % inner_tasks * inner_step
+                    base, rows = slot[order[bounds[run]]] * size, bounds[run + 1] - bounds[run]
+                    stop, width = min(begin + inner_step, inner_groups), inner_step if rows <= WIDE else 1
+                    for block in range(begin, stop, width):
+                        count = min(32 * min(width, stop - block), inner - block * 32)
+                        for first in range(bounds[run], bounds[run + 1], WIDE):
+                            some = min(WIDE, bounds[run + 1] - first)
+                            for part in range((count + 15) // 16):
+                                at = base + (block * 2 + part) * layout[6]
+                                integer_tile(
+                                    kind, scale_kind, arena, at + layout[1], groups, q, scale, sums, sorted_row,
+                                    first, some, gate, part * 16, MOST,
+                                )  # fmt: skip
+                                integer_tile(
+                                    kind, scale_kind, arena, at + layout[2], groups, q, scale, sums, sorted_row,
+                                    first, some, up, part * 16, MOST,
+                                )  # fmt: skip
+                            for t in range(some):
+                                inner_values(
+                                    gate[t], up[t], floats, (base + layout[4]) // 4 + block * 32, inner, biased, code,
+                                    parameters, count, both, h, h_scale, h_sums, first + t, block,
+                                )  # fmt: skip
                     mark_done(done, run)
             wide = gate
             while True:
-                task, end = next_tasks(later, runs * blocks, threads)
+                task, end = next_tasks(later, runs * tasks, threads)
                 if task == end:
                     break
                 for one in range(task, end):
-                    run, block = one // blocks, one % blocks
-                    while tasks_done(done, run) < inner_groups:
-                        give_way()  # another thread is at its last block of this expert
-                    base = slot[order[bounds[run]]] * size
-                    count = min(32, hidden - block * 32)
-                    for first in range(bounds[run], bounds[run + 1], WIDE):
-                        some = min(WIDE, bounds[run + 1] - first)
-                        for part in range((count + 15) // 16):
-                            integer_tile(
-                                kind, scale_kind, arena, base + layout[3] + (block * 2 + part) * layout[7],
-                                inner_groups, h, h_scale, h_sums, same, first, some, wide, part * 16, 32,
-                            )  # fmt: skip
-                        for t in range(some):
-                            pair = order[first + t]
-                            add_bias(wide[t], floats, (base + layout[5]) // 4 + block * 32, biased, count)
-                            if len(out32) > 0:
-                                for i in range(count):
-                                    out32[pair, block * 32 + i] = wide[t, i]
-                            else:
-                                out_scale[pair, block], _sum = quantize_group(
-                                    wide, t * 32, count, np.float32(32767), out16,
-                                    pair * hidden + block * 32, count,
+                    run, begin = one // tasks, one % tasks * step
+                    while tasks_done(done, run) < inner_tasks:
+                        give_way()  # another thread is at its last blocks of this expert
+                    base, rows = slot[order[bounds[run]]] * size, bounds[run + 1] - bounds[run]
+                    stop, width = min(begin + step, blocks), step if rows <= WIDE else 1
+                    for block in range(begin, stop, width):
+                        count = min(32 * min(width, stop - block), hidden - block * 32)
+                        for first in range(bounds[run], bounds[run + 1], WIDE):
+                            some = min(WIDE, bounds[run + 1] - first)
+                            for part in range((count + 15) // 16):
+                                integer_tile(
+                                    kind, scale_kind, arena, base + layout[3] + (block * 2 + part) * layout[7],
+                                    inner_groups, h, h_scale, h_sums, same, first, some, wide, part * 16, MOST,
                                 )  # fmt: skip
+                            for t in range(some):
+                                pair = order[first + t]
+                                add_bias(wide[t], floats, (base + layout[5]) // 4 + block * 32, biased, count)
+                                if len(out32) > 0:
+                                    for i in range(count):
+                                        out32[pair, block * 32 + i] = wide[t, i]
+                                else:
+                                    round_outputs(wide, t * MOST, count, out16, out_scale, pair, block)
 
     return experts

@@ -15,9 +15,8 @@ from engine.arrays import F32, I32, U8
 from engine.kernels.atomic import give_way, mark_done, next_tasks, tasks_done
 from engine.kernels.compile import kernel
 from engine.kernels.experts import ExpertShape, combine_rounded
-from engine.kernels.experts_integer import add_bias, inner_block
+from engine.kernels.experts_integer import MOST, add_bias, blocks_together, inner_values, round_outputs
 from engine.kernels.integer_tile import KINDS, SCALES, row_tile
-from engine.kernels.quantize import quantize_group
 from engine.kernels.row_linear import rounded_row
 from engine.kernels.threads import launch
 
@@ -41,15 +40,24 @@ def _row_experts(kind_name: str, scale_name: str) -> Any:
         given_scale = np.empty((experts, blocks), np.float32)
         index, counter, done = np.arange(experts), np.zeros(2, np.int64), np.zeros(experts, np.int64)
         later = counter[1:]
+        inner_step, step = (
+            blocks_together(experts, inner_blocks, threads),
+            blocks_together(experts, blocks, threads),
+        )
+        inner_tasks, tasks = (inner_blocks + inner_step - 1) // inner_step, (blocks + step - 1) // step
         for _ in prange(threads):
-            gate, up, both = np.zeros(32, np.float32), np.zeros(32, np.float32), np.empty(32, np.float32)
+            gate, up, both = (
+                np.zeros(MOST, np.float32),
+                np.zeros(MOST, np.float32),
+                np.empty(MOST, np.float32),
+            )
             while True:
-                task, end = next_tasks(counter, experts * inner_blocks, threads)
+                task, end = next_tasks(counter, experts * inner_tasks, threads)
                 if task == end:
                     break
                 for one in range(task, end):
-                    expert, block = one // inner_blocks, one % inner_blocks
-                    base, count = slots[ids[0, expert]] * size, min(32, inner - block * 32)
+                    expert, block = one // inner_tasks, one % inner_tasks * inner_step
+                    base, count = slots[ids[0, expert]] * size, min(32 * inner_step, inner - block * 32)
                     for part in range((count + 15) // 16):
                         at = base + (block * 2 + part) * layout[6]
                         row_tile(
@@ -60,21 +68,21 @@ def _row_experts(kind_name: str, scale_name: str) -> Any:
                             kind, scale_kind, arena, at + layout[2], scale.shape[1], q, scale, sums, index, 0, 1,
                             up, part * 16, 16,
                         )  # fmt: skip
-                    h_scale[expert, block], h_sums[expert, block] = inner_block(
-                        gate, up, floats, (base + layout[4]) // 4 + block * 32, inner, biased, code,
-                        parameters, count, both, h, (expert * inner_blocks + block) * 32,
+                    inner_values(
+                        gate, up, floats, (base + layout[4]) // 4 + block * 32, inner, biased, code, parameters,
+                        count, both, h, h_scale, h_sums, expert, block,
                     )  # fmt: skip
                     mark_done(done, expert)
             wide = gate
             while True:
-                task, end = next_tasks(later, experts * blocks, threads)
+                task, end = next_tasks(later, experts * tasks, threads)
                 if task == end:
                     break
                 for one in range(task, end):
-                    expert, block = one // blocks, one % blocks
-                    while tasks_done(done, expert) < inner_blocks:
-                        give_way()  # another thread is at its last block of this expert
-                    base, count = slots[ids[0, expert]] * size, min(32, hidden - block * 32)
+                    expert, block = one // tasks, one % tasks * step
+                    while tasks_done(done, expert) < inner_tasks:
+                        give_way()  # another thread is at its last blocks of this expert
+                    base, count = slots[ids[0, expert]] * size, min(32 * step, hidden - block * 32)
                     for part in range((count + 15) // 16):
                         row_tile(
                             kind, scale_kind, arena, base + layout[3] + (block * 2 + part) * layout[7],
@@ -82,9 +90,7 @@ def _row_experts(kind_name: str, scale_name: str) -> Any:
                         )  # fmt: skip
                     add_bias(wide, floats, (base + layout[5]) // 4 + block * 32, biased, count)
                     if weights.shape[1] > 0:
-                        given_scale[expert, block], _sum = quantize_group(
-                            wide, 0, count, np.float32(32767), given, expert * hidden + block * 32, count
-                        )
+                        round_outputs(wide, 0, count, given, given_scale, expert, block)
                     else:
                         for i in range(count):
                             out[0, block * 32 + i] = wide[i]

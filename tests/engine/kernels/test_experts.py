@@ -11,6 +11,7 @@ from engine.kernels import (
     Activation,
     ExpertRows,
     ExpertShape,
+    RowExperts,
     Weights,
     activation,
     combine,
@@ -18,7 +19,10 @@ from engine.kernels import (
     quantize_rows,
     run_experts,
     run_mlp,
+    set_threads,
+    threads,
 )
+from engine.kernels.experts_integer import blocks_together
 from tests.engine.kernels.digests import normal
 
 HIDDEN, INNER, EXPERTS, TOKENS, CHOSEN = 75, 41, 4, 9, 2
@@ -26,8 +30,10 @@ F32 = npt.NDArray[np.float32]
 SEEDS = range(EXPERTS)
 
 
-def matrices(seed: int) -> tuple[StoredMatrix, StoredMatrix, StoredMatrix]:
-    sizes = ((INNER, HIDDEN), (INNER, HIDDEN), (HIDDEN, INNER))
+def matrices(
+    seed: int, inner: int = INNER, hidden: int = HIDDEN
+) -> tuple[StoredMatrix, StoredMatrix, StoredMatrix]:
+    sizes = ((inner, hidden), (inner, hidden), (hidden, inner))
     gate, up, down = (F32Matrix(normal(10 * seed + part, *size)) for part, size in enumerate(sizes))
     return gate, up, down
 
@@ -81,6 +87,35 @@ def test_against_numpy(weights: Weights, kind: str, biased: bool) -> None:
     assert (run_experts(shape, packed, given, slot, row).values == outputs.values).all()
     dense = run_mlp(shape, packed[1], x)
     assert np.abs(dense - reference(shape, 1, x)).max() <= tolerance * np.abs(dense).max()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_how_many_blocks_are_made_together_moves_no_bit(count: int) -> None:
+    inner, hidden, experts = 300, 150, 8  # the last block of each is not full
+    made = [matrices(seed, inner, hidden) for seed in range(experts)]
+    shape = ExpertShape.of(*made[0], Activation(), "q8", biases=True)
+    bias = normal(7, inner), normal(8, inner), normal(9, hidden)
+    packed, x = np.stack([pack_expert(shape, *one, *bias) for one in made]), normal(5, 14, hidden)
+    slot = np.array(
+        [*range(experts), 3, 3, 6, *[5] * 13], np.int32
+    )  # one expert has more rows than a tile takes
+    row = np.arange(len(slot), dtype=np.int32) % len(x)
+    before = threads()
+    try:
+        set_threads(count)
+        assert blocks_together(experts, -(-inner // 32), threads()) > 1
+        together = run_experts(shape, packed, x, slot, row)
+        ids, shares = np.arange(experts, dtype=np.int32)[None], normal(6, 1, experts)
+        summed = RowExperts(shape, packed)(x[:1], ids[0], ids, shares)
+        of_one = run_experts(shape, packed, x[:1], ids[0], np.zeros(experts, np.int32))
+        assert (summed == combine(of_one, shares)).all()
+    finally:
+        set_threads(before)
+    assert blocks_together(1, -(-inner // 32), 2) == 1
+    for pair in range(len(slot)):
+        alone = run_experts(shape, packed, x[row[pair] :][:1], slot[pair : pair + 1], np.zeros(1, np.int32))
+        assert (alone.values[0] == together.values[pair]).all()
+        assert (alone.scale[0] == together.scale[pair]).all()
 
 
 def test_outputs_are_rounded_to_int16() -> None:
