@@ -147,9 +147,9 @@ def test_local_experts_take_f32_rows(oracle: Path) -> None:
     engine = opened(oracle / "olmoe", "q8")
     rows = np.ones((2, 64), np.float32)
     ids, weights = np.array([[1, 2], [3, 1]], np.int32), np.full((2, 2), 0.5, np.float32)
-    together = LocalExperts(engine.bank)(0, rows, ids, weights)
+    together = LocalExperts(engine.bank).begin(0, rows, ids, weights)()
     np.testing.assert_array_equal(
-        LocalExperts(engine.bank)(0, rows[:1], ids[1:], weights[:1])[0], together[1]
+        LocalExperts(engine.bank).begin(0, rows[:1], ids[1:], weights[:1])()[0], together[1]
     )
 
 
