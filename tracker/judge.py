@@ -34,7 +34,7 @@ from swarm.wire.rpc import Buffer, Busy, Handlers, Peer
 from tracker.bans import Bans as BanList
 from tracker.bans import KeptProof, Proofs
 from tracker.clock import Clock
-from tracker.quota import Quota, Rate
+from tracker.quota import Quotas, Rate
 from tracker.registry import bounded_network
 from tracker.store import Dropped, Store, StoredBan
 
@@ -87,8 +87,7 @@ class Judge:
         self._proofs = Proofs()
         self._banning = trio.Lock()
         self._refused: OrderedDict[bytes, str] = OrderedDict()
-        self._reports = Quota(REPORTS_A_KEY)
-        self._reports_a_network = Quota(REPORTS_A_NETWORK)
+        self._reports = Quotas(REPORTS_A_KEY, REPORTS_A_NETWORK)
         self._verifying: list[int] = []
         """The lengths of the proofs that are being verified."""
 
@@ -134,10 +133,8 @@ class Judge:
         crowded = len(self._verifying) >= MOST_VERIFYING
         if crowded or (self._verifying and sum(self._verifying) + proof_bytes > MOST_VERIFYING_BYTES):
             raise Busy(what="The tracker", retry_after_s=BUSY_HINT_S)
-        now_s = self._clock.monotonic_s()
-        wait_s = self._reports.take(caller.key, now_s)
-        if (network := bounded_network(caller.address)) is not None:
-            wait_s = max(wait_s, self._reports_a_network.take(network, now_s))
+        network = bounded_network(caller.address)
+        wait_s = self._reports.take(caller.key, network, self._clock.monotonic_s())
         if wait_s:
             raise Busy(what="The tracker", retry_after_s=round(wait_s, 1))
         self._verifying.append(proof_bytes)

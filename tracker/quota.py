@@ -59,21 +59,27 @@ class Pace:
         return max(0.0, free_s - now_s)
 
 
-class Work:
-    """How many seconds of work each key and each network may take. What was taken is known only afterwards: who
-    has had too much is turned away until that is made good."""
+class Quotas:
+    """A bucket for each key and, as keys are free, one for each network; one without a network has the first alone."""
+
+    def __init__(self, a_key: Rate, a_network: Rate) -> None:
+        self._a_key = Quota(a_key)
+        self._a_network = Quota(a_network)
+
+    def take(self, key: Hashable, network: str | None, now_s: float) -> float:
+        """Takes a token from each bucket that has one; returns 0, or the seconds after which both have."""
+        wait_s = self._a_key.take(key, now_s)
+        return wait_s if network is None else max(wait_s, self._a_network.take(network, now_s))
+
+
+class Paces:
+    """A pace for each key, and one for each network in the same way."""
 
     def __init__(self, a_key: Rate, a_network: Rate) -> None:
         self._a_key = Pace(a_key.per_second, a_key.burst)
         self._a_network = Pace(a_network.per_second, a_network.burst)
 
-    def wait_s(self, key: Hashable, network: str | None, now_s: float) -> float:
-        """The seconds after which to ask again; 0: now. `network` None is not bounded."""
-        return self.count(key, network, 0.0, now_s)
-
-    def count(self, key: Hashable, network: str | None, work_s: float, now_s: float) -> float:
-        """Counts work that was done, and returns the same."""
-        wait_s = self._a_key.delay_s(key, work_s, now_s)
-        if network is not None:
-            wait_s = max(wait_s, self._a_network.delay_s(network, work_s, now_s))
-        return wait_s
+    def delay_s(self, key: Hashable, network: str | None, amount: float, now_s: float) -> float:
+        """Counts an amount, and returns the seconds to wait so that both keep to their rates."""
+        delay_s = self._a_key.delay_s(key, amount, now_s)
+        return delay_s if network is None else max(delay_s, self._a_network.delay_s(network, amount, now_s))

@@ -171,19 +171,23 @@ class Registry:
 
         TooManyHoldings when they grow beyond what is kept of a peer, of a network, or in all.
         """
-        network, limits = entry.network, self.limits
         more = size - entry.set_bytes.get(subject, 0)
+        if more > 0:
+            self._check_sets(entry, more)
+        entry.set_bytes[subject] = size
+        self._set_bytes[entry.network] += more
+
+    def _check_sets(self, entry: Entry, more: int) -> None:
+        network, limits = entry.network, self.limits
         own, shared = sum(entry.set_bytes.values()), self._set_bytes[network]
         bounds = (
             (own, limits.set_bytes_per_peer, "one peer"),
             (shared if network != LOOPBACK else 0, limits.set_bytes_per_network, f"all peers from {network}"),
             (self._set_bytes.total(), limits.set_bytes, "all peers"),
         )
-        for used, limit, whose in bounds if more > 0 else ():
+        for used, limit, whose in bounds:
             if used + more > limit:
                 raise TooManyHoldings(peer=entry.key, what=f"{limit:,} bytes of {whose}")
-        entry.set_bytes[subject] = size
-        self._set_bytes[network] += more
 
     def discount(self, entry: Entry, subjects: Iterable[bytes]) -> None:
         """Takes back what was noted about something, if it was."""

@@ -33,7 +33,7 @@ from swarm.wire.messages.tracker import (
 )
 from swarm.wire.rpc import Buffer, Busy, ConnectionLost, Handler, Peer, RemoteError
 from tracker.clock import Clock
-from tracker.quota import Pace
+from tracker.quota import Paces, Rate
 from tracker.registry import Registry, bounded_network
 
 
@@ -138,8 +138,10 @@ class Relay:
         self._registry = registry
         self._clock = clock
         self._limits = limits
-        self._pace = Pace(limits.bytes_per_second, RELAY_WINDOW_BYTES)
-        self._pace_a_network = Pace(limits.bytes_per_second_a_network, RELAY_WINDOW_BYTES)
+        self._pace = Paces(
+            Rate(limits.bytes_per_second, RELAY_WINDOW_BYTES),
+            Rate(limits.bytes_per_second_a_network, RELAY_WINDOW_BYTES),
+        )
         self._links: dict[Peer, _Link] = {}
         self._listeners: dict[PeerKey, _Link] = {}
         self._active_s: dict[_Half, float] = {}
@@ -280,10 +282,7 @@ class Relay:
         while sender.granted < sender.allowed and sender.number in sender.link.streams:
             limit, now_s = sender.allowed, self._clock.monotonic_s()
             link, amount = sender.link, limit - sender.granted
-            delay_s = self._pace.delay_s(link.peer.key, amount, now_s)
-            if link.network is not None:
-                delay_s = max(delay_s, self._pace_a_network.delay_s(link.network, amount, now_s))
-            await trio.sleep(delay_s)
+            await trio.sleep(self._pace.delay_s(link.peer.key, link.network, amount, now_s))
             sender.granted = sender.credit = limit
             sender.link.queue(sender)
         sender.granting = False

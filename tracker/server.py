@@ -33,7 +33,7 @@ from tracker.catalogue import Catalogue
 from tracker.clock import Clock, SystemClock
 from tracker.judge import Judge, Verifier
 from tracker.publish import Publishing
-from tracker.quota import Quota, Rate, Work
+from tracker.quota import Paces, Quota, Quotas, Rate
 from tracker.reach import DialBack, Reach, dial_back_with, find_reach, plain
 from tracker.registry import Limits, Registry, bounded_network
 from tracker.relay import Relay, RelayLimits
@@ -89,12 +89,11 @@ class Tracker:
         self._nursery = nursery
         self._clock = clock
         self._dial_back = dial_back
-        self._per_key = Quota(options.requests_a_key)
-        self._per_network = Quota(options.requests_a_network)
+        self._requests = Quotas(options.requests_a_key, options.requests_a_network)
         self._registrations = Quota(options.registrations_a_key)
         self._registrations_a_network = Quota(options.registrations_a_network)
         self._dialling = 0
-        self._work = Work(options.work_a_key, options.work_a_network)
+        self._work = Paces(options.work_a_key, options.work_a_network)
         self._watched: dict[Peer, int] = {}
         self.catalogue = Catalogue(options.room or (STRANGERS if options.operators is None else OPERATORS))
         self.registry = Registry(options.limits, first_generation)
@@ -215,10 +214,8 @@ class Tracker:
         @functools.wraps(handler)
         async def limited(caller: Peer, message: Message, payload: Buffer) -> tuple[Message, Buffer] | None:
             self.judge.check(caller.key)
-            now_s = self._clock.monotonic_s()
-            wait_s = self._per_key.take(caller.key, now_s)
-            if (network := bounded_network(caller.address)) is not None:
-                wait_s = max(wait_s, self._per_network.take(network, now_s))
+            network = bounded_network(caller.address)
+            wait_s = self._requests.take(caller.key, network, self._clock.monotonic_s())
             if wait_s:
                 raise Busy(what="The tracker", retry_after_s=round(wait_s, 2))
             return await handler(caller, message, payload)
@@ -226,12 +223,15 @@ class Tracker:
         return limited
 
     def _charged(self, handler: Handler) -> Handler:
-        """The handler, which never waits, for callers that have not used up their share of the tracker's time."""
+        """The handler, which never waits, for callers that have not used up their share of the tracker's time.
+
+        What it takes is known only afterwards: who has had too much is turned away until that is made good.
+        """
 
         @functools.wraps(handler)
         async def charged(caller: Peer, message: Message, payload: Buffer) -> tuple[Message, Buffer] | None:
             network = bounded_network(caller.address)
-            wait_s = self._work.wait_s(caller.key, network, self._clock.monotonic_s())
+            wait_s = self._work.delay_s(caller.key, network, 0.0, self._clock.monotonic_s())
             if wait_s:
                 raise Busy(what="The tracker", retry_after_s=round(wait_s, 2))
             began_s = self._clock.work_s()
@@ -239,7 +239,7 @@ class Tracker:
                 return await handler(caller, message, payload)
             finally:
                 took_s = self._clock.work_s() - began_s
-                self._work.count(caller.key, network, took_s, self._clock.monotonic_s())
+                self._work.delay_s(caller.key, network, took_s, self._clock.monotonic_s())
 
         return charged
 
