@@ -75,15 +75,19 @@ class Team:
     `roam` must follow each `settle`. Both do nothing where the team is not one that is kept apart.
     """
 
-    def __init__(self, size: int) -> None:
-        """`size`: threads a launch uses from now on; the launching one is one of them. Launches once."""
+    def __init__(self, size: int, bind: bool) -> None:
+        """`size`: threads a launch uses from now on; the launching one is one of them. Launches once.
+
+        `bind` False: it is not to be kept apart.
+        """
+        self.size = size
         self._cores: dict[int, frozenset[int]] = {}  # by processor; none: not kept apart
         self._homes: dict[frozenset[int], int] = {}  # the number of the other thread that has a core
-        if size > 1 and CAN_BIND:
+        if size > 1 and bind and CAN_BIND:
             self._allowed = os.sched_getaffinity(0)
             places = cores(self._allowed)
             if len(places) == size:
-                self._place(size, places)
+                self._place(places)
 
     def settle(self) -> None:
         """Keeps the launching thread on the core where it is, and the others off it."""
@@ -95,11 +99,11 @@ class Team:
         if self._cores:
             self._try(lambda: os.sched_setaffinity(0, self._allowed))
 
-    def _place(self, size: int, places: list[frozenset[int]]) -> None:
-        numbers = np.zeros(size, np.int64)
-        _thread_numbers(numbers, size)
+    def _place(self, places: list[frozenset[int]]) -> None:
+        numbers = np.zeros(self.size, np.int64)
+        _thread_numbers(numbers, self.size)
         others = sorted(set(numbers.tolist()) - {threading.get_native_id()})
-        if len(others) == size - 1:
+        if len(others) == self.size - 1:
             self._cores = {processor: core for core in places for processor in core}
             self._core = self._here()  # where the launching thread was settled last
             rest = [core for core in places if core != self._core]

@@ -41,19 +41,28 @@ def physical_cores() -> int:
     return max(1, len(cores(allowed)))
 
 
+class _Told(threading.local):
+    """What a calling thread is and has told Numba."""
+
+    count = 0
+    alone = False
+    team: Team | None = None
+    settled: Team | None = None  # within `apart`
+
+
 class _Launches:
     """The lock, the number of threads chosen, and what each calling thread is and has told Numba."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.count = 0
-        self.told = threading.local()
+        self.told = _Told()
         self.pool: ThreadPoolExecutor | None = None
         self.layer = ""
         self.spins = SPINS
 
     def tell(self, count: int) -> None:
-        if getattr(self.told, "count", 0) != count:
+        if self.told.count != count:
             if not self.layer:
                 self.start()
             set_num_threads(count)
@@ -77,7 +86,7 @@ class _Launches:
     @property
     def alone(self) -> bool:
         """Whether launches of the calling thread stay in it, and need not take turns."""
-        return getattr(self.told, "alone", False) and self.layer in ("omp", "tbb")
+        return self.told.alone and self.layer in ("omp", "tbb")
 
     def workers(self) -> ThreadPoolExecutor:
         with self.lock:
@@ -87,12 +96,10 @@ class _Launches:
 
     def team(self) -> Team:
         """The calling thread's, of as many as its launches use now."""
-        size = 1 if self.alone else threads()
-        if getattr(self.told, "team_size", 0) != size:
+        size, team = 1 if self.alone else threads(), self.told.team
+        if team is None or team.size != size:
             with launch(SMALL):
-                self.told.team = Team(size if self.layer == "omp" else 1)
-            self.told.team_size = size
-        team: Team = self.told.team
+                team = self.told.team = Team(size, bind=self.layer == "omp")
         return team
 
 
@@ -167,33 +174,35 @@ class apart:  # noqa: N801  (reads as a word: with apart())
     and what waits for another thread should do so in `waiting`. Inside each other only the outermost counts.
     """
 
+    __slots__ = ("_team",)
+
     def __enter__(self) -> None:
-        told = _launches.told
-        told.depth = getattr(told, "depth", 0) + 1
-        if told.depth == 1:
-            _launches.team().settle()
+        told, self._team = _launches.told, None
+        if told.settled is None:
+            self._team = told.settled = _launches.team()
+            self._team.settle()
 
     def __exit__(self, *exc: object) -> None:
-        _launches.told.depth -= 1
-        if not _launches.told.depth:
-            _launches.team().roam()
+        if self._team is not None:
+            _launches.told.settled = None
+            self._team.roam()
 
 
 class waiting:  # noqa: N801  (reads as a word: with waiting())
     """While inside, this thread is as if it were not in any `apart`: for waits amid a pass."""
 
-    __slots__ = ("_depth",)
+    __slots__ = ("_team",)
 
     def __enter__(self) -> None:
-        self._depth = getattr(_launches.told, "depth", 0)
-        _launches.told.depth = 0
-        if self._depth:
-            _launches.team().roam()
+        told = _launches.told
+        self._team, told.settled = told.settled, None
+        if self._team is not None:
+            self._team.roam()
 
     def __exit__(self, *exc: object) -> None:
-        _launches.told.depth = self._depth
-        if self._depth:
-            _launches.team().settle()
+        _launches.told.settled = self._team
+        if self._team is not None:
+            self._team.settle()
 
 
 def over_rows(rows: int, elements: int, run: Callable[[slice], None]) -> None:
