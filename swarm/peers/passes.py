@@ -13,6 +13,7 @@ something other than donors (experts that are read, the bank's lock) has to be d
 import math
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextvars import copy_context
 from functools import partial
 from queue import SimpleQueue
@@ -62,17 +63,14 @@ class Passes:
         timed = partial(self._timed, rows, work)
         if self.stretches_s.get(rows, math.inf) > MOST_STRETCH_S or not only_donors:
             return timed()
-        ended: SimpleQueue[tuple[T, None] | tuple[None, BaseException]] = SimpleQueue()
-        self.soon(lambda: self._start(timed, ended))
+        made: Future[T] = Future()
+        self.soon(partial(self._start, timed, made))
         try:
-            value, error = ended.get()
+            return made.result()
         except KeyboardInterrupt as interrupt:
             self.soon(partial(self._stop, interrupt))
-            ended.get()
+            made.exception()  # waits until it has ended
             raise
-        if error is not None:
-            raise error
-        return value  # type: ignore[return-value]  # the first of a pair without an error
 
     def ask(self, begin: Callable[[Done], None]) -> Callable[[], None]:
         """Has `begin` called in trio's thread; what comes back waits until it is done, and raises why it is not."""
@@ -117,16 +115,12 @@ class Passes:
         except trio.RunFinishedError:
             raise NetworkClosed() from None
 
-    def _start(
-        self, work: Callable[[], T], ended: "SimpleQueue[tuple[T, None] | tuple[None, BaseException]]"
-    ) -> None:
+    def _start(self, work: Callable[[], T], made: "Future[T]") -> None:
         def run() -> None:
             try:
-                value = work()
+                made.set_result(work())
             except BaseException as error:  # noqa: BLE001 - raised where the pass is waited for
-                ended.put((None, error))
-            else:
-                ended.put((value, None))
+                made.set_exception(error)
 
         self._inside = greenlet.greenlet(run)
         self._inside.gr_context = copy_context()
