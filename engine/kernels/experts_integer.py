@@ -49,12 +49,13 @@ def by_slot(slot, slots):  # type: ignore[no-untyped-def]
 
 
 @device
-def blocks_together(runs, blocks, threads):  # type: ignore[no-untyped-def]
-    """How many of the `blocks` of 32 values of each expert make a task, so that every thread has some."""
+def tasks_of(runs, blocks, threads):  # type: ignore[no-untyped-def]
+    """How many of the `blocks` of 32 values of each of `runs` experts make a task, so that every thread has some, and
+    how many tasks an expert is then."""
     together = TOGETHER
     while together > 1 and runs * ((blocks + together - 1) // together) < 8 * threads:
         together //= 2
-    return together
+    return together, (blocks + together - 1) // together
 
 
 @device
@@ -115,18 +116,15 @@ def integer_experts(kind_name: str, scale_name: str) -> Any:
         for p in range(pairs):
             sorted_row[p] = row[order[p]]
         same = np.arange(pairs)
-        groups, inner_groups, blocks = (hidden + 31) // 32, (inner + 31) // 32, (hidden + 31) // 32
+        groups, inner_groups = (hidden + 31) // 32, (inner + 31) // 32
         h = np.empty((pairs, inner_groups * 32), np.int8)
         h_scale = np.empty((pairs, inner_groups), np.float32)
         h_sums = np.empty((pairs, inner_groups), np.int32)
         counter = np.zeros(2, np.int64)
         later = counter[1:]
         done = np.zeros(runs, np.int64)
-        inner_step, step = (
-            blocks_together(runs, inner_groups, threads),
-            blocks_together(runs, blocks, threads),
-        )
-        inner_tasks, tasks = (inner_groups + inner_step - 1) // inner_step, (blocks + step - 1) // step
+        inner_step, inner_tasks = tasks_of(runs, inner_groups, threads)
+        step, tasks = tasks_of(runs, groups, threads)
         for _ in prange(threads):
             gate = np.zeros((WIDE, MOST), np.float32)
             up = np.zeros((WIDE, MOST), np.float32)
@@ -169,7 +167,7 @@ def integer_experts(kind_name: str, scale_name: str) -> Any:
                     while tasks_done(done, run) < inner_tasks:
                         give_way()  # another thread is at its last blocks of this expert
                     base, rows = slot[order[bounds[run]]] * size, bounds[run + 1] - bounds[run]
-                    stop, width = min(begin + step, blocks), step if rows <= WIDE else 1
+                    stop, width = min(begin + step, groups), step if rows <= WIDE else 1
                     for block in range(begin, stop, width):
                         count = min(32 * min(width, stop - block), hidden - block * 32)
                         for first in range(bounds[run], bounds[run + 1], WIDE):

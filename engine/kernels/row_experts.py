@@ -15,7 +15,7 @@ from engine.arrays import F32, I32, U8
 from engine.kernels.atomic import give_way, mark_done, next_tasks, tasks_done
 from engine.kernels.compile import kernel
 from engine.kernels.experts import ExpertShape, combine_rounded
-from engine.kernels.experts_integer import MOST, add_bias, blocks_together, inner_values, round_outputs
+from engine.kernels.experts_integer import MOST, add_bias, inner_values, round_outputs, tasks_of
 from engine.kernels.integer_tile import KINDS, SCALES, row_tile
 from engine.kernels.row_linear import rounded_row
 from engine.kernels.threads import launch
@@ -40,17 +40,11 @@ def _row_experts(kind_name: str, scale_name: str) -> Any:
         given_scale = np.empty((experts, blocks), np.float32)
         index, counter, done = np.arange(experts), np.zeros(2, np.int64), np.zeros(experts, np.int64)
         later = counter[1:]
-        inner_step, step = (
-            blocks_together(experts, inner_blocks, threads),
-            blocks_together(experts, blocks, threads),
-        )
-        inner_tasks, tasks = (inner_blocks + inner_step - 1) // inner_step, (blocks + step - 1) // step
+        inner_step, inner_tasks = tasks_of(experts, inner_blocks, threads)
+        step, tasks = tasks_of(experts, blocks, threads)
         for _ in prange(threads):
-            gate, up, both = (
-                np.zeros(MOST, np.float32),
-                np.zeros(MOST, np.float32),
-                np.empty(MOST, np.float32),
-            )
+            gate, up = np.zeros(MOST, np.float32), np.zeros(MOST, np.float32)
+            both = np.empty(MOST, np.float32)
             while True:
                 task, end = next_tasks(counter, experts * inner_tasks, threads)
                 if task == end:

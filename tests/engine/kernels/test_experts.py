@@ -22,7 +22,7 @@ from engine.kernels import (
     set_threads,
     threads,
 )
-from engine.kernels.experts_integer import blocks_together
+from engine.kernels.experts_integer import tasks_of
 from tests.engine.kernels.digests import normal
 
 HIDDEN, INNER, EXPERTS, TOKENS, CHOSEN = 75, 41, 4, 9, 2
@@ -103,7 +103,7 @@ def test_how_many_blocks_are_made_together_moves_no_bit(count: int) -> None:
     before = threads()
     try:
         set_threads(count)
-        assert blocks_together(experts, -(-inner // 32), threads()) > 1
+        assert tasks_of(experts, -(-inner // 32), threads())[0] > 1
         together = run_experts(shape, packed, x, slot, row)
         ids, shares = np.arange(experts, dtype=np.int32)[None], normal(6, 1, experts)
         summed = RowExperts(shape, packed)(x[:1], ids[0], ids, shares)
@@ -111,7 +111,7 @@ def test_how_many_blocks_are_made_together_moves_no_bit(count: int) -> None:
         assert (summed == combine(of_one, shares)).all()
     finally:
         set_threads(before)
-    assert blocks_together(1, -(-inner // 32), 2) == 1
+    assert tasks_of(1, -(-inner // 32), 2)[0] == 1
     for pair in range(len(slot)):
         alone = run_experts(shape, packed, x[row[pair] :][:1], slot[pair : pair + 1], np.zeros(1, np.int32))
         assert (alone.values[0] == together.values[pair]).all()
