@@ -136,9 +136,9 @@ class _Desk:
     def start(self, run: Run) -> bool:
         """Lets a run join; False when it is better to wait for a beginning that is being read."""
         ids = as_array(run.ids)
-        if self._is_being_read(ids):
-            return False
         shared, running = self._shared(ids)
+        if _is_being_read(shared, running):
+            return False
         state = None
         if running is not None and running.state.floor(shared) >= LEAST_SHARED:
             state = running.state.copy()
@@ -176,15 +176,12 @@ class _Desk:
         """Whether the step that is under way had better begin again with others that have come."""
         if time.monotonic() < self._settled_s:
             self._stopped = any(
-                run.engine is self.engine and not run.cancelled and not self._is_being_read(as_array(run.ids))
+                run.engine is self.engine
+                and not run.cancelled
+                and not _is_being_read(*self._shared(as_array(run.ids)))
                 for run in self._next_runs()
             )
         return self._stopped
-
-    def _is_being_read(self, ids: I32) -> bool:
-        """Whether a beginning of a prompt is worth waiting for."""
-        shared, running = self._shared(ids)
-        return running is not None and running.state.length < shared and running.waits_for_prompt
 
     def _shared(self, ids: I32) -> tuple[int, Reply | None]:
         """The most that a running reply has of a prompt's beginning, and that reply; None if kept states have more."""
@@ -196,6 +193,11 @@ class _Desk:
         if shared < max(LEAST_SHARED, self.prefixes.longest(ids) + 1):
             return 0, None
         return shared, running
+
+
+def _is_being_read(shared: int, running: Reply | None) -> bool:
+    """Whether the beginning that a prompt shares with a running reply is worth waiting for."""
+    return running is not None and running.state.length < shared and running.waits_for_prompt
 
 
 class Scheduler:
