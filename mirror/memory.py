@@ -40,7 +40,7 @@ def keep_freed_memory() -> None:
 def buffer_of(size: int) -> memoryview:
     """Memory that is about to be filled; a large piece begins where it is filled fastest."""
     if size < _ALIGNED_FROM_BYTES:
-        return np.empty(size, np.uint8).data
+        return _empty(size, _BYTE).data
     whole = _empty(size + _PAGE_BYTES, _BYTE).data
     start = (_BEGIN_BYTES - _addressof(_from_buffer(whole))) % _PAGE_BYTES
     return whole[start : start + size]

@@ -316,9 +316,8 @@ class Session:
         while True:
             await trio.sleep(LOOK_EVERY_S)
             if self.online:
-                with suppress(
-                    SwarmError
-                ):  # the next time, or when a byte is missing, which tells what is wrong
+                # What is wrong is told when a byte is missing; else there is the next time.
+                with suppress(SwarmError):
                     await replicas.look()
 
     async def _kept(self) -> dict[str, Remembered]:
