@@ -3,7 +3,8 @@
 A step is one forward pass. Every reply under way gives its newest token; replies whose prompt is not read
 yet share a bounded number of further rows, so that a long prompt does not stop the others. As a row of the
 model does not depend on the batch it is in, and luck depends only on a sequence's own seed and count, no
-token depends on the company.
+token depends on the company. Where experts are far away, a reply that is alone also gives tokens that may come
+next (`engine.drafts`); those that do are read already, the others are forgotten.
 
 When passes are withdrawn (`engine.doubts`), every state that rests on one is cut back and read again, many
 tokens a step, and each token that was drawn from a withdrawn row is drawn again with the luck it had. As
@@ -20,7 +21,8 @@ from typing import Literal, TypeAlias
 from engine.arrays import F32
 from engine.cache import State
 from engine.doubts import MOST_REDOS, Flaw, forward
-from engine.errors import ContextFull, FalsifiedTooOften, NotComputed, SettingsError
+from engine.drafts import ROWS, Drafter
+from engine.errors import Cancelled, ContextFull, EngineError, FalsifiedTooOften, NotComputed, SettingsError
 from engine.experts import Experts
 from engine.models import Model, Segment
 from engine.sampling import Constraint, Sampler, Sampling, is_computed, log_probabilities, top_tokens
@@ -43,6 +45,8 @@ class Stats:
     reply_tokens: int = 0
     prefill_s: float = 0.0
     decode_s: float = 0.0
+    guessed_tokens: int = 0  # read before they were drawn, …
+    guessed_right: int = 0  # … and then drawn
 
 
 @dataclass(slots=True, eq=False)
@@ -51,7 +55,7 @@ class Reply:
 
     `state` may already hold a beginning of `ids`, at most all but the last. `stop_ids` end the reply and
     are not part of it. `max_tokens` None: as many as the context allows. `logprobs`: how many alternatives
-    to report, None for no probabilities.
+    to report, None for no probabilities. `drafter`: who guesses tokens, where that pays (None: nobody).
     """
 
     ids: list[int]
@@ -61,6 +65,7 @@ class Reply:
     max_tokens: int | None = None
     logprobs: int | None = None
     constraint: Constraint | None = None
+    drafter: Drafter | None = None
     prompt_length: int = field(init=False)
     finished: Reason | None = field(init=False, default=None)
     stats: Stats = field(init=False)
@@ -191,12 +196,21 @@ class ReplyBatch:
             return self._checked(WAIT_S)
         started = self._clock()
         before = [segment.state.length for segment in segments]
-        logits = forward(self.model, segments, self.experts)
-        self._refuse_damaged(segments, taking, before, logits)
+        guessed = [_guessed(segment, reply) for segment, reply in zip(segments, taking, strict=True)]
+        try:
+            logits = forward(self.model, segments, self.experts)
+        except Cancelled:
+            raise
+        except EngineError:
+            if not any(guessed):
+                raise
+            taking[0].drafter = None  # the guesses may have needed what cannot be had
+            return self.step()
+        self._refuse_damaged(segments, taking, before, logits, guessed)
         elapsed = self._clock() - started
         events: list[BatchEvent] = []
         row = 0
-        for segment, reply in zip(segments, taking, strict=True):
+        for segment, reply, guesses in zip(segments, taking, guessed, strict=True):
             rows = _rows(segment)
             reply._last_pass = self.experts.doubts.current
             if reply.state.length <= reply.prompt_length:
@@ -205,20 +219,24 @@ class ReplyBatch:
                     events.append(Prefilled(reply, reply.state.length, reply.prompt_length))
             else:
                 reply.stats.decode_s += elapsed
+                if reply.drafter is not None and len(taking) == 1:
+                    reply.drafter.pace.took(len(segment.tokens), elapsed)
             if self.experts.doubts.flaw(reply.state) is None:
-                events.extend(self._advance(reply, logits[row : row + rows]))
+                events.extend(self._advance(reply, segment, logits[row : row + rows], guesses))
+            elif guesses:
+                reply.state.read_again(reply.state.length - guesses)
             row += rows
         return events + self._checked(0.0)
 
     def _refuse_damaged(
-        self, segments: list[Segment], taking: list[Reply], before: list[int], logits: F32
+        self, segments: list[Segment], taking: list[Reply], before: list[int], logits: F32, guessed: list[int]
     ) -> None:
         """Raises NotComputed if there is no largest of a reply's logits; the other states are cut back to `before`."""
         row = 0
-        for segment, reply in zip(segments, taking, strict=True):
+        for segment, reply, guesses in zip(segments, taking, guessed, strict=True):
             stop = row + _rows(segment)
             believed = self.experts.doubts.flaw(reply.state) is None
-            if believed and not all(map(is_computed, logits[row:stop])):
+            if believed and not all(map(is_computed, logits[row : stop - guesses])):
                 for other, length in zip(segments, before, strict=True):
                     other.state.truncate(other.state.floor(length))
                 self._replies.remove(reply)
@@ -244,9 +262,24 @@ class ReplyBatch:
             else:
                 stop, wanted = settled, "last"
             if stop > start:
-                segments.append(Segment(reply.state, reply.ids[start:stop], wanted))
+                guess = [] if reply.waits_for_prompt or stop < len(reply.ids) else self._guess(reply)
+                segments.append(
+                    Segment(reply.state, reply.ids[start:stop] + guess, "all" if guess else wanted)
+                )
                 taking.append(reply)
         return segments, taking
+
+    def _guess(self, reply: Reply) -> list[int]:
+        """Tokens to be read along with the last ones of a reply."""
+        if reply.drafter is None or len(self._replies) > 1 or not self.experts.far:
+            return []
+        known, switch = len(reply.ids), self.model.switches_at
+        room = min(ROWS - (known - reply.state.length), self.model.context_length - known)
+        if reply.max_tokens is not None:
+            room = min(room, reply.max_tokens - reply.stats.reply_tokens - 1)
+        if switch is not None and known <= switch:
+            room = min(room, switch - known)
+        return reply.drafter.draft(reply.ids, room)
 
     def _prompt_rows(self) -> int:
         """How many rows of prompts the next step may read. Whoever waits for a token waits for all of them; but each
@@ -271,25 +304,30 @@ class ReplyBatch:
                 reply,
             )
         reply._flaw = flaw
-        if reply.state.length == len(reply.ids):
+        if reply.prompt_length + reply.sampler.drawn > len(reply.ids):
             reply.ending = None  # the token that ended it is drawn again as well
         reply.state.truncate(reply.state.floor(flaw.position))
         reply.sampler.rewind(max(0, flaw.position + 1 - reply.prompt_length))
 
-    def _advance(self, reply: Reply, logits: F32) -> list[BatchEvent]:
-        """Draws from the last rows of the state, logits [n, V], whatever was not drawn from them yet."""
+    def _advance(self, reply: Reply, segment: Segment, logits: F32, guessed: int) -> list[BatchEvent]:
+        """Draws from the last rows of the state, logits [n, V], whatever was not drawn from them yet; forgets of the
+        `guessed` last tokens of the segment those that were not drawn."""
         events: list[BatchEvent] = []
-        first = reply.state.length - len(logits) + 1
-        for index, row in enumerate(logits, first):
+        end = reply.state.length
+        start, read = end - len(segment.tokens), end - guessed
+        for index, row in enumerate(logits, end - len(logits) + 1):
             if index < reply.settled:
                 continue
+            if reply.ids[index - 1] != segment.tokens[index - 1 - start] or (
+                index > read and not is_computed(row)
+            ):
+                break
+            read = max(read, index)
             token = reply.sampler.choose(row)
             said = _token_event(reply, token, row)
             if index < len(reply.ids):
-                if token == reply.ids[index] and reply._said[index - reply.prompt_length :][:1] in (
-                    [],
-                    [said],
-                ):
+                before = reply._said[index - reply.prompt_length :][:1]
+                if token == reply.ids[index] and before in ([], [said]):
                     continue
                 events.append(_retract(reply, index))
             if token in reply.stop_ids:
@@ -304,7 +342,12 @@ class ReplyBatch:
                 self._end(reply, "length")
             elif len(reply.ids) > self.model.context_length:
                 self._end(reply, "context")
-            break
+            if reply.ending is not None:
+                break
+        reply.stats.guessed_tokens += guessed
+        reply.stats.guessed_right += read - (end - guessed)
+        if read < reply.state.length:
+            reply.state.read_again(read)
         return events
 
     def _end(self, reply: Reply, reason: Reason) -> None:
@@ -333,11 +376,18 @@ def _rows(segment: Segment) -> int:
     return {"none": 0, "last": 1, "all": len(segment.tokens)}[segment.logits]
 
 
+def _guessed(segment: Segment, reply: Reply) -> int:
+    """How many of a segment's last tokens, which were not read yet, are no part of the reply yet."""
+    return max(0, segment.state.length + len(segment.tokens) - len(reply.ids))
+
+
 def _retract(reply: Reply, index: int) -> Retracted:
     """Takes `ids[index]` back, and what came after it."""
     assert reply._flaw is not None
     kept = index - reply.prompt_length
     del reply.ids[index:], reply._said[kept:]
+    if reply.drafter is not None:
+        reply.drafter.forget(index)
     if reply.state.length > index:
         reply.state.truncate(reply.state.floor(index))
     reply.ending, reply.stats.reply_tokens = None, kept

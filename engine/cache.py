@@ -69,7 +69,7 @@ class State:
         self.parts = list(parts)
         self.length = 0
         self.passes: list[tuple[int, int]] = []
-        """(position, number of the pass that computed what follows), as far as that was noted; both grow."""
+        """(position, number of the pass that computed what follows), as far as that was noted; neither shrinks."""
         self.tokens: list[int] = []
         """What was read, kept by models that may have to read it again; see `Model.switches_at`."""
         self.stretched = False
@@ -125,6 +125,13 @@ class State:
         del self.tokens[length:]
         self.length = length
         self._pending = 0
+
+    def read_again(self, length: int) -> None:
+        """Goes back to `floor(length)`. What was drawn from the rows of all `length` tokens stands, so the passes that
+        computed those stay noted."""
+        passes = [noted for noted in self.passes if noted[0] < length]
+        self.truncate(self.floor(length))
+        self.passes = passes
 
     def copy(self) -> "State":
         """An independent state of the same tokens."""

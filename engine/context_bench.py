@@ -88,6 +88,7 @@ class NoExperts:
     """Stands for experts that cost nothing."""
 
     looks_ahead = False
+    far = False
 
     def __init__(self) -> None:
         self.doubts = Doubts()

@@ -338,6 +338,8 @@ class ExpertBank:
 class LocalExperts:
     """Experts run in this process: round the rows, run, sum in the router's order."""
 
+    far = False
+
     def __init__(self, bank: ExpertBank) -> None:
         self.bank = bank
         self.looks_ahead = bank.streams

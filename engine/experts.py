@@ -28,6 +28,11 @@ class Experts(Protocol):
         ...
 
     @property
+    def far(self) -> bool:
+        """Whether they are asked for at a distance: a pass of some rows then takes hardly longer than one of one."""
+        ...
+
+    @property
     def doubts(self) -> "Doubts":
         """Which of the passes so far turned out to be wrong."""
         ...
@@ -61,6 +66,11 @@ class Stoppable:
     def looks_ahead(self) -> bool:
         """See `Experts`."""
         return self._experts.looks_ahead
+
+    @property
+    def far(self) -> bool:
+        """See `Experts`."""
+        return self._experts.far
 
     @property
     def doubts(self) -> "Doubts":

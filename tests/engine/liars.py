@@ -15,6 +15,7 @@ class Liar:
     """Experts that give wrong outputs in some passes; in `found` of them it comes to light which were wrong."""
 
     looks_ahead = False
+    far = False
 
     def __init__(
         self, experts: Experts, lies: Iterable[int], found: Iterable[int] = (), size: float = 9.0

@@ -141,6 +141,7 @@ class Failing:
     """Experts that are away for a while."""
 
     looks_ahead = False
+    far = False
     doubts = Doubts()
 
     def __init__(self, experts: Experts) -> None:
