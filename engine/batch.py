@@ -15,140 +15,22 @@ said to be: `Done` waits for the check, for a while.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from engine.arrays import F32
-from engine.cache import State
-from engine.doubts import MOST_REDOS, Flaw, forward
-from engine.drafts import ROWS, Drafter
-from engine.errors import Cancelled, ContextFull, EngineError, FalsifiedTooOften, NotComputed, SettingsError
+from engine.doubts import MOST_REDOS, forward
+from engine.drafts import ROWS
+from engine.errors import Cancelled, ContextFull, EngineError, FalsifiedTooOften, NotComputed
 from engine.experts import Experts
 from engine.models import Model, Segment
-from engine.sampling import Constraint, Sampler, Sampling, is_computed, log_probabilities, top_tokens
+from engine.reply import BatchEvent, Done, Prefilled, Reason, Reply
+from engine.sampling import is_computed
 
 PREFILL_ROWS = 512  # rows of prompts a step when nobody waits for a token
 PREFILL_ROWS_SHARED = 64  # … and when somebody does; more where prompts outnumber those who do, …
 MOST_PREFILL_ROWS_SHARED = 256  # … up to where the rows take much longer than reading the weights
 REDO_ROWS = 64  # tokens a step that are drawn again
 WAIT_S = 0.02  # how long a step without rows waits for checks
-
-Reason: TypeAlias = Literal["stop", "length", "context", "cancelled"]
-
-
-@dataclass(slots=True)
-class Stats:
-    """What a reply took. Seconds are wall time of the steps the sequence took part in."""
-
-    prompt_tokens: int = 0
-    cached_tokens: int = 0  # of the prompt, already in the state
-    reply_tokens: int = 0
-    prefill_s: float = 0.0
-    decode_s: float = 0.0
-    guessed_tokens: int = 0  # read before they were drawn, …
-    guessed_right: int = 0  # … and then drawn
-
-
-@dataclass(slots=True, eq=False)
-class Reply:
-    """A sequence in the making: `ids` is the prompt and then what was generated.
-
-    `state` may already hold a beginning of `ids`, at most all but the last. `stop_ids` end the reply and
-    are not part of it. `max_tokens` None: as many as the context allows. `logprobs`: how many alternatives
-    to report, None for no probabilities. `drafter`: who guesses tokens, where that pays (None: nobody).
-    """
-
-    ids: list[int]
-    state: State
-    sampling: Sampling = field(default_factory=Sampling)
-    stop_ids: frozenset[int] = frozenset()
-    max_tokens: int | None = None
-    logprobs: int | None = None
-    constraint: Constraint | None = None
-    drafter: Drafter | None = None
-    prompt_length: int = field(init=False)
-    finished: Reason | None = field(init=False, default=None)
-    stats: Stats = field(init=False)
-    sampler: Sampler = field(init=False)
-    ending: Reason | None = field(init=False, default=None)
-    """Why it will be finished once its passes are checked."""
-    _said: list["Token"] = field(
-        init=False, default_factory=list
-    )  # with probabilities, if those are asked for
-    _flaw: Flaw | None = field(init=False, default=None)  # the last
-    _redos: int = field(init=False, default=0)
-    _last_pass: int = field(init=False, default=0)
-    _ended_s: float = field(init=False, default=0.0)
-
-    def __post_init__(self) -> None:
-        if not self.ids:
-            raise SettingsError("the prompt is empty; give at least one token")
-        if self.state.length >= len(self.ids):
-            raise SettingsError("the state already holds the whole prompt; cut it back by one token")
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise SettingsError(f"max_tokens is {self.max_tokens}; it must be at least 1")
-        self.prompt_length = len(self.ids)
-        self.stats = Stats(prompt_tokens=len(self.ids), cached_tokens=self.state.length)
-        self.sampler = Sampler(self.sampling, self.ids, self.constraint)
-
-    @property
-    def generated(self) -> list[int]:
-        """The tokens of the reply so far."""
-        return self.ids[self.prompt_length :]
-
-    @property
-    def waits_for_prompt(self) -> bool:
-        """Whether rows of the prompt have still to be read before the first token."""
-        return self.state.length < self.prompt_length
-
-    @property
-    def settled(self) -> int:
-        """How many of `ids` are given or drawn from rows that were not withdrawn."""
-        return min(self.prompt_length + self.sampler.drawn, len(self.ids))
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether nothing is left to be done but to wait for checks."""
-        return self.ending is not None and self.settled == len(self.ids)
-
-
-@dataclass(frozen=True, slots=True)
-class Prefilled:
-    """`done` of `total` prompt tokens are read."""
-
-    reply: Reply
-    done: int
-    total: int
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """One token of a reply, with natural log probabilities if they were asked for."""
-
-    reply: Reply
-    token: int
-    logprob: float | None = None
-    alternatives: tuple[tuple[int, float], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Retracted:
-    """All but the first `kept` tokens of a reply were due to answers found wrong since; others follow."""
-
-    reply: Reply
-    kept: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """A reply came to its end and left the batch."""
-
-    reply: Reply
-    reason: Reason
-
-
-BatchEvent: TypeAlias = Prefilled | Token | Retracted | Done
 
 
 class ReplyBatch:
@@ -212,7 +94,7 @@ class ReplyBatch:
         row = 0
         for segment, reply, guesses in zip(segments, taking, guessed, strict=True):
             rows = _rows(segment)
-            reply._last_pass = self.experts.doubts.current
+            reply.last_pass = self.experts.doubts.current
             if reply.state.length <= reply.prompt_length:
                 reply.stats.prefill_s += elapsed
                 if not reply.generated:
@@ -296,14 +178,14 @@ class ReplyBatch:
         flaw = self.experts.doubts.flaw(reply.state)
         if flaw is None:
             return
-        reply._redos += 1
-        if reply._redos > MOST_REDOS:
+        reply.redos += 1
+        if reply.redos > MOST_REDOS:
             self.remove(reply)
             raise FalsifiedTooOften(
-                f"the reply was falsified {reply._redos} times, the last time because {flaw.reason}; ask again",
+                f"the reply was falsified {reply.redos} times, the last time because {flaw.reason}; ask again",
                 reply,
             )
-        reply._flaw = flaw
+        reply.flaw = flaw
         if reply.prompt_length + reply.sampler.drawn > len(reply.ids):
             reply.ending = None  # the token that ended it is drawn again as well
         reply.state.truncate(reply.state.floor(flaw.position))
@@ -324,19 +206,19 @@ class ReplyBatch:
                 break
             read = max(read, index)
             token = reply.sampler.choose(row)
-            said = _token_event(reply, token, row)
+            said = reply.as_told(token, row)
             if index < len(reply.ids):
-                before = reply._said[index - reply.prompt_length :][:1]
+                before = reply.said[index - reply.prompt_length :][:1]
                 if token == reply.ids[index] and before in ([], [said]):
                     continue
-                events.append(_retract(reply, index))
+                events.append(reply.take_back(index))
             if token in reply.stop_ids:
                 self._end(reply, "stop")
                 break
             reply.ids.append(token)
             reply.stats.reply_tokens += 1
             if reply.logprobs is not None:
-                reply._said.append(said)
+                reply.said.append(said)
             events.append(said)
             if reply.max_tokens is not None and reply.stats.reply_tokens >= reply.max_tokens:
                 self._end(reply, "length")
@@ -351,18 +233,18 @@ class ReplyBatch:
         return events
 
     def _end(self, reply: Reply, reason: Reason) -> None:
-        reply.ending, reply._ended_s = reason, self._clock()
+        reply.ending, reply.ended_s = reason, self._clock()
 
     def _checked(self, wait_s: float) -> list[BatchEvent]:
         """Finishes what is complete and checked, or was waited for long enough."""
         doubts = self.experts.doubts
         complete = [reply for reply in self._replies if reply.is_complete]
         if complete and wait_s:
-            doubts.wait(min(reply._last_pass for reply in complete), wait_s)
+            doubts.wait(min(reply.last_pass for reply in complete), wait_s)
         events: list[BatchEvent] = []
         for reply in complete:
-            waited_s = self._clock() - reply._ended_s
-            checked = doubts.settled(reply._last_pass) or waited_s >= doubts.patience_s
+            waited_s = self._clock() - reply.ended_s
+            checked = doubts.settled(reply.last_pass) or waited_s >= doubts.patience_s
             if checked and doubts.flaw(reply.state) is None:
                 assert reply.ending is not None
                 self._replies.remove(reply)
@@ -379,23 +261,3 @@ def _rows(segment: Segment) -> int:
 def _guessed(segment: Segment, reply: Reply) -> int:
     """How many of a segment's last tokens, which were not read yet, are no part of the reply yet."""
     return max(0, segment.state.length + len(segment.tokens) - len(reply.ids))
-
-
-def _retract(reply: Reply, index: int) -> Retracted:
-    """Takes `ids[index]` back, and what came after it."""
-    assert reply._flaw is not None
-    kept = index - reply.prompt_length
-    del reply.ids[index:], reply._said[kept:]
-    if reply.drafter is not None:
-        reply.drafter.forget(index)
-    if reply.state.length > index:
-        reply.state.truncate(reply.state.floor(index))
-    reply.ending, reply.stats.reply_tokens = None, kept
-    return Retracted(reply, kept, reply._flaw.reason)
-
-
-def _token_event(reply: Reply, token: int, logits: F32) -> Token:
-    if reply.logprobs is None:
-        return Token(reply, token)
-    values = log_probabilities(logits)
-    return Token(reply, token, float(values[token]), tuple(top_tokens(values, reply.logprobs)))

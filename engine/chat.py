@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from engine.batch import Done, Prefilled, Reason, Reply, Retracted, Stats, Token
+from engine.drafts import Drafter, Pace
 from engine.engine import Engine
 from engine.errors import ContextFull
 from engine.generate import StopTexts, generate, never
+from engine.reply import Done, Prefilled, Reason, Reply, Retracted, Stats, Token
 from engine.sampling import Sampling
 from engine.template import Message
 from engine.thinking import thinking
@@ -127,6 +128,7 @@ class Conversation:
             self.messages.append({"role": "system", "content": system})
         self._state = engine.model.new_state()
         self._ids: list[int] = []  # the tokens in the state, and perhaps one more
+        self._pace = Pace()
 
     @property
     def tokens(self) -> int:
@@ -211,5 +213,10 @@ class Conversation:
             common += 1
         self._state.truncate(self._state.floor(common))
         return Reply(
-            list(ids), self._state, settings.sampling, self.engine.stop_ids, max_tokens=settings.max_tokens
+            list(ids),
+            self._state,
+            settings.sampling,
+            self.engine.stop_ids,
+            max_tokens=settings.max_tokens,
+            drafter=Drafter(self._pace),
         )

@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from engine.arrays import F32
-from engine.batch import BatchEvent, Reply, ReplyBatch
+from engine.batch import ReplyBatch
 from engine.cache import State
 from engine.doubts import forward, relied_upon
 from engine.experts import Experts
 from engine.models import Model, Segment
+from engine.reply import BatchEvent, Reply, Token
 
 LOGITS_ROWS = 512  # rows of a forward pass
 
@@ -28,7 +29,7 @@ def generate(
 ) -> Iterator[BatchEvent]:
     """Makes one reply alone; ends with Done unless `cancelled()`, asked between steps, says True.
 
-    `complete()`, asked as well, says that no more tokens are wanted.
+    `complete()`, asked before each token, says that no more are wanted.
     """
     batch = ReplyBatch(model, experts)
     batch.add(reply)
@@ -38,7 +39,14 @@ def generate(
             return
         if complete():
             batch.end(reply, "stop")
-        yield from batch.step()
+        needless = 0
+        for event in batch.step():
+            if isinstance(event, Token) and complete():
+                needless += 1
+            else:
+                yield event
+        if needless:
+            reply.leave_out(needless)
 
 
 def logits(model: Model, experts: Experts, ids: Sequence[int]) -> F32:

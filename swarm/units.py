@@ -42,6 +42,13 @@ def parse_share(text: str) -> float:
     return share
 
 
+def parse_switch(text: str) -> bool:
+    """Whether "on" or "off" was written. ValueError says what is expected."""
+    if text.strip().lower() not in ("on", "off"):
+        raise ValueError(f"{text!r} is neither on nor off")
+    return text.strip().lower() == "on"
+
+
 def format_count(count: float) -> str:
     """12,345"""
     return f"{count:,.0f}"

@@ -77,7 +77,7 @@ class Backend(Protocol):
         """What a running reply is held up by, where that is known better than by its last event; cheap."""
 
     def tune(self, name: str, value: str) -> str:
-        """Change hedge, audit or expert-ram while running; the value now in force. ValueError: bad value."""
+        """Change hedge, audit, drafts or expert-ram while running; the value now in force. ValueError: bad value."""
 
     def donate(self, wish: Donation) -> DonationView:
         """Lend more, less or nothing; what is lent now."""

@@ -71,6 +71,7 @@ SAMPLING: Mapping[str, str] = {
 NETWORK: Mapping[str, str] = {
     "hedge": "ask a second donor after: auto, off, or milliseconds",
     "audit": "share of remote calls recomputed, as 5% or 0.05",
+    "drafts": "have donors compute tokens that repeat earlier text along with the newest: on or off",
     "expert-ram": "memory for experts on this machine, as 8GB",
 }
 DISPLAY: Mapping[str, str] = {
@@ -81,6 +82,7 @@ DISPLAY: Mapping[str, str] = {
 SETTINGS: Mapping[str, str] = {**SAMPLING, **NETWORK, **DISPLAY}
 SETTING_VALUES: Mapping[str, tuple[str, ...]] = {
     "hedge": ("auto", "off"),
+    "drafts": ("on", "off"),
     "theme": ("dark", "light", "terminal"),
     "reasoning": ("folded", "shown"),
     "mouse": ("on", "off"),

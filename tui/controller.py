@@ -50,7 +50,12 @@ class Controller:
         """A model is being opened: a message waits for it."""
         self._waiting = ""
         self._view = view
-        self._network = {"hedge": options.hedge, "audit": f"{options.audit:g}", "expert-ram": "auto"}
+        self._network = {
+            "hedge": options.hedge,
+            "audit": f"{options.audit:g}",
+            "drafts": "on" if options.drafts else "off",
+            "expert-ram": "auto",
+        }
 
     # Talking
 

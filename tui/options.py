@@ -64,6 +64,8 @@ class Options:
     """auto | off | milliseconds."""
     audit: float = 0.05
     """Share of remote calls that are recomputed, 0 to 1."""
+    drafts: bool = True
+    """Whether donors compute tokens that repeat earlier text along with the newest."""
     trace: Path | None = None
     """Write each layer's hops here as JSON lines."""
     json: bool = False

@@ -50,7 +50,7 @@ class Place(Protocol):
         """End what is waiting."""
 
     def tune(self, name: str, value: str) -> str:
-        """Change hedge, audit or expert-ram; the value now in force. ValueError: a bad one."""
+        """Change hedge, audit, drafts or expert-ram; the value now in force. ValueError: a bad one."""
 
     def donate(self, wish: Donation) -> DonationView:
         """Lend; what is lent now."""

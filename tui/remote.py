@@ -21,7 +21,7 @@ from swarm.peers.settings import home, remember
 from swarm.peers.target import parse_target
 from swarm.peers.trace import tracing
 from swarm.peers.versions import newer
-from swarm.units import format_bytes, format_share, parse_bytes, parse_share
+from swarm.units import format_bytes, format_share, parse_bytes, parse_share, parse_switch
 from swarm.wire.rpc import ConnectionLost, Unreachable
 from tui import views
 from tui.backend import Donation
@@ -219,7 +219,7 @@ class SwarmPlace:
             self.close()
 
     def tune(self, name: str, value: str) -> str:
-        """Change hedge or audit from the next layer on, expert-ram from the next opening on."""
+        """Change hedge, audit or drafts from the next layer on, expert-ram from the next opening on."""
         if name == "expert-ram":
             size = parse_bytes(value)
             self._options = replace(self._options, expert_ram_bytes=size)
@@ -227,13 +227,15 @@ class SwarmPlace:
         options = self._options
         if name == "hedge":
             options = replace(options, hedge=value.lower().removesuffix("ms").strip())
+        elif name == "drafts":
+            options = replace(options, drafts=parse_switch(value))
         else:
             options = replace(options, audit=parse_share(value))
         rules = _rules(options)
         self._options = options
         if self._donors:
             self._donors.experts.rules = rules
-        return options.hedge if name == "hedge" else format_share(options.audit)
+        return _told(options)[name]
 
     def donate(self, wish: Donation) -> DonationView:
         """Lend to this swarm, in processes of their own."""
@@ -278,7 +280,14 @@ class SwarmPlace:
 
 def _rules(options: Options) -> Rules:
     """How donors are asked, as the user wants it; what they computed is kept as bytes, to go on without them."""
-    return Rules.parse(options.hedge, options.audit, options.expert_ram_bytes is not None, fetch=True)
+    keep = options.expert_ram_bytes is not None
+    return Rules.parse(options.hedge, options.audit, keep, fetch=True, draft=options.drafts)
+
+
+def _told(options: Options) -> dict[str, str]:
+    """How donors are asked, as a user reads it, by setting."""
+    drafts = "on" if options.drafts else "off"
+    return {"hedge": options.hedge, "audit": format_share(options.audit), "drafts": drafts}
 
 
 def with_facts(view: ModelView, source: Source) -> ModelView:

@@ -148,6 +148,10 @@ def stats(reply: ReplyStats) -> Table:
             ["waited", f"{format_seconds(reply.waited_s)} for the slowest donor"],
             ["hedges", f"{format_count(reply.hedges)}, {format_count(reply.hedges_won)} of them won"],
             ["failovers", format_count(reply.failovers)],
+            [
+                "drafts",
+                f"{format_count(reply.guessed_tokens)}, {format_count(reply.guessed_right)} of them right",
+            ],
             ["audits", plural(reply.audits, "answer")],
             ["bytes", _bytes(reply)],
         ]

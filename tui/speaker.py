@@ -112,6 +112,8 @@ class Speaker:
             reply_tokens=stats.reply_tokens,
             prefill_s=stats.prefill_s,
             decode_s=stats.decode_s,
+            guessed_tokens=stats.guessed_tokens,
+            guessed_right=stats.guessed_right,
             context_tokens=self._conversation.tokens,
         )
 

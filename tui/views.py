@@ -119,6 +119,10 @@ class ReplyStats:
     reply_tokens: int = 0
     prefill_s: float = 0.0
     decode_s: float = 0.0
+    guessed_tokens: int = 0
+    """Tokens that donors computed before they were drawn, …"""
+    guessed_right: int = 0
+    """… and that were drawn then."""
     remote_calls: int = 0
     local_calls: int = 0
     hedges: int = 0

@@ -22,21 +22,12 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from engine.arrays import I32
-from engine.batch import (
-    PREFILL_ROWS,
-    BatchEvent,
-    Done,
-    Prefilled,
-    Reason,
-    Reply,
-    ReplyBatch,
-    Retracted,
-    Stats,
-    Token,
-)
+from engine.batch import PREFILL_ROWS, ReplyBatch
+from engine.drafts import Drafter, Pace
 from engine.engine import Engine
 from engine.errors import Cancelled, EngineError, ReplyFailed
 from engine.experts import Stoppable
+from engine.reply import BatchEvent, Done, Prefilled, Reason, Reply, Retracted, Stats, Token
 from engine.sampling import Constraint, Sampling
 from swarm.api.prefixes import LEAST_SHARED, Prefixes, as_array, common
 from swarm.errors import SwarmError
@@ -132,6 +123,7 @@ class _Desk:
         self._settled_s = 0.0  # from when on the step is not begun anew
         self.replies: dict[Reply, tuple[Run, I32]] = {}
         self.prefixes = Prefixes(most_kept, kept_bytes)
+        self._pace = Pace()
 
     def start(self, run: Run) -> bool:
         """Lets a run join; False when it is better to wait for a beginning that is being read."""
@@ -153,6 +145,7 @@ class _Desk:
             run.max_tokens,
             run.logprobs,
             run.constraint,
+            Drafter(self._pace),
         )
         self.batch.add(reply)
         self.replies[reply] = (run, ids)

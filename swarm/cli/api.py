@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from swarm.cli.asking import NO_TOKEN_NEEDED, asking_options
+from swarm.cli.asking import NO_TOKEN_NEEDED, asking_options, drafts_option
 from swarm.cli.options import DIRECTORY, SIZE, Whole, parse_target, swarm_options, weights_options
 from swarm.cli.secrets import secret_option
 
@@ -51,6 +51,7 @@ FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.option("--tls-key", type=FILE, metavar="FILE", help="Its key, PEM.")
 @weights_options
 @asking_options
+@drafts_option
 @click.option("--json", "as_json", is_flag=True, help="Print events, one JSON object a line.")
 def command(
     invite: str | None,
@@ -72,6 +73,7 @@ def command(
     hedge: str,
     audit: float,
     trace: Path | None,
+    drafts: bool,
     as_json: bool,
 ) -> None:
     """Answer programs that speak OpenAI's API with the models of a swarm, or of directories here.
@@ -121,7 +123,8 @@ def command(
             _serve(library, settings, as_json)
         return
     with joined(target, token, offline=offline) as (network, session):
-        asking = Asking(AskingRules.parse(hedge, audit, fetch=True), weights, expert_ram, not offline)  # type: ignore[arg-type]
+        rules = AskingRules.parse(hedge, audit, fetch=True, draft=drafts)
+        asking = Asking(rules, weights, expert_ram, not offline)  # type: ignore[arg-type]
         _serve(JoinedSwarm(network, session, asking), settings, as_json)
 
 

@@ -94,6 +94,14 @@ def asking_options(command: Command) -> Command:
     return command
 
 
+drafts_option = click.option(
+    "--drafts/--no-drafts",
+    default=True,
+    show_default=True,
+    help="Have donors compute tokens that repeat earlier text along with the newest; changes nothing but speed.",
+)
+
+
 @dataclass(frozen=True)
 class Asking:
     """What a user chose."""

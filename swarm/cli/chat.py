@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from swarm.cli.asking import NO_TOKEN_NEEDED, NOBODY_TO_TRACE, asking_options
+from swarm.cli.asking import NO_TOKEN_NEEDED, NOBODY_TO_TRACE, asking_options, drafts_option
 from swarm.cli.options import (
     DIRECTORY,
     invite_of_environment,
@@ -30,6 +30,7 @@ from swarm.cli.options import (
 @sampling_options
 @weights_options
 @asking_options
+@drafts_option
 @click.option("--plain", is_flag=True, help="Line by line, even on a terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Line by line, one JSON object a line.")
 @click.pass_context
@@ -54,6 +55,7 @@ def command(
     hedge: str,
     audit: float,
     trace: Path | None,
+    drafts: bool,
     plain: bool,
     as_json: bool,
 ) -> None:
@@ -98,6 +100,7 @@ def command(
         hedge=hedge,
         audit=audit,
         trace=trace,
+        drafts=drafts,
         json=as_json,
     )
     on_terminal = sys.stdin.isatty() and moves_cursor(sys.stdout)

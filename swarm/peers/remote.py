@@ -43,18 +43,22 @@ class Rules:
     fetch: bool = False
     """Whether the bytes of experts that were asked for are fetched behind the reply, so that the same can be
     answered again when nobody is there."""
+    draft: bool = True
+    """Whether tokens may be guessed and asked for along with the newest."""
 
     @classmethod
-    def parse(cls, hedge: str, audit: float, keep: bool = False, fetch: bool = False) -> "Rules":
+    def parse(
+        cls, hedge: str, audit: float, keep: bool = False, fetch: bool = False, draft: bool = True
+    ) -> "Rules":
         """From what a user types: auto, off, or milliseconds. ValueError."""
         if hedge == "auto":
-            return cls(None, audit, keep, fetch)
+            return cls(None, audit, keep, fetch, draft)
         if hedge == "off":
-            return cls(math.inf, audit, keep, fetch)
+            return cls(math.inf, audit, keep, fetch, draft)
         after_ms = float(hedge)
         if not 0 <= after_ms < 1e6:
             raise ValueError(f"{hedge} ms is no time to hedge after")
-        return cls(after_ms / 1000, audit, keep, fetch)
+        return cls(after_ms / 1000, audit, keep, fetch, draft)
 
 
 @dataclass(slots=True)
@@ -151,6 +155,11 @@ class RemoteExperts:
         """Whether guesses help: when experts run here and are not all in memory."""
         return self.bank.streams and not self.pool.remotes and not self._passes.inside
 
+    @property
+    def far(self) -> bool:
+        """See `engine.experts.Experts`."""
+        return self._rules.draft and self.pool.usable_now()
+
     def transferred(self) -> tuple[int, int]:
         """Bytes sent to donors and received from them on connections for experts, encryption and all."""
         both = [remote.transferred() for remote in list(self.pool.remotes.values())]
@@ -183,7 +192,7 @@ class RemoteExperts:
             )
         return partial(self._sum, asked, weights, started)
 
-    def _sum(self, asked: "_Asked", weights: F32, started: float) -> F32:
+    def _sum(self, asked: _Asked, weights: F32, started: float) -> F32:
         """What a layer's experts gave, once all of it is there."""
         outputs, tale, wait_s = asked.finish()
         took_s = time.perf_counter() - started
@@ -207,7 +216,7 @@ class RemoteExperts:
             wanted = [(layer, number) for number in fresh.tolist()]
             self._passes.elsewhere(partial(self.bank.reader.announce, wanted))
 
-    def _all_here(self, work: Work) -> "Finish":
+    def _all_here(self, work: Work) -> Finish:
         """Runs all of a layer here: nobody can be asked."""
 
         def finish() -> tuple[ExpertRows, Tale, float]:
@@ -215,7 +224,7 @@ class RemoteExperts:
 
         return finish
 
-    def _ask(self, form: Form, work: Work, mine: Array | None) -> "Finish":
+    def _ask(self, form: Form, work: Work, mine: Array | None) -> Finish:
         """Asks donors; the pairs in `mine`, bool [P], run here while they are waited for."""
         pairs = len(work)
         kind = np.int16 if form.integer else np.float32

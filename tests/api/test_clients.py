@@ -10,10 +10,10 @@ import numpy as np
 import openai
 import pytest
 
-from engine.batch import Reply
 from engine.chat import ChatSettings, Conversation, Finished
 from engine.engine import Engine
 from engine.generate import generate, logits
+from engine.reply import Reply
 from engine.sampling import Sampling
 from tests.api.stage import api_process, idle, until
 from tests.engine.reference import opened

@@ -8,11 +8,12 @@ import pytest
 
 from engine import batch
 from engine.arrays import F32
-from engine.batch import BatchEvent, ReplyBatch
+from engine.batch import ReplyBatch
 from engine.engine import Engine, Options
 from engine.errors import NotComputed
 from engine.experts import Experts, Stoppable
 from engine.models import Model, Segment
+from engine.reply import BatchEvent
 from engine.sampling import Sampling
 from engine.source import DirectorySource
 from swarm.api import scheduler as scheduler_module

@@ -9,7 +9,7 @@ import pytest
 
 from engine import batch as batch_module
 from engine.arrays import F32, I32
-from engine.batch import Done, Prefilled, Reply, ReplyBatch, Token
+from engine.batch import ReplyBatch
 from engine.cache import State
 from engine.doubts import Doubts
 from engine.engine import Engine
@@ -17,6 +17,7 @@ from engine.errors import Cancelled, ContextFull, EngineError, ExpertsUnavailabl
 from engine.experts import Experts, Stoppable
 from engine.generate import StopTexts, generate, greedy, logits
 from engine.models import Model, Segment
+from engine.reply import Done, Prefilled, Reply, Token
 from engine.sampling import Sampling
 from tests.engine.reference import golden, opened
 

@@ -8,13 +8,14 @@ import pytest
 
 from engine import batch as batch_module
 from engine import generate as generate_module
-from engine.batch import BatchEvent, Done, Reply, ReplyBatch, Retracted, Token
+from engine.batch import ReplyBatch
 from engine.cache import State
 from engine.chat import ChatSettings, Conversation, Finished, Restarted, Text
 from engine.doubts import MOST_REDOS, Doubts, Flaw
 from engine.engine import Engine
 from engine.errors import FalsifiedTooOften
 from engine.generate import continued, generate, greedy, logits
+from engine.reply import BatchEvent, Done, Reply, Retracted, Token
 from engine.sampling import Sampling
 from tests.engine.liars import LIE, Liar
 from tests.engine.reference import golden, opened

@@ -11,31 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.arrays import F32, I32
-from engine.batch import Done, Reply, ReplyBatch, Token
+from engine.batch import ReplyBatch
 from engine.drafts import LONGEST, RETRY, ROWS, Drafter, Pace, lookup
 from engine.engine import Engine
 from engine.errors import ExpertsUnavailable
 from engine.experts import Experts
 from engine.generate import generate
+from engine.reply import Done, Reply, Token
 from engine.sampling import Sampling
+from tests.engine.drafters import Told
 from tests.engine.liars import Liar
 from tests.engine.reference import golden, opened
 from tests.engine.test_families import FOLDERS
-
-
-class Told(Drafter):
-    """Guesses what it was told, with mistakes."""
-
-    def __init__(self, ids: Sequence[int], mistakes: float, luck: int = 0) -> None:
-        super().__init__(Pace())
-        self.ids, self.mistakes, self.luck = list(ids), mistakes, random.Random(luck)
-
-    def draft(self, ids: Sequence[int], most: int) -> list[int]:
-        """The next tokens of what it was told."""
-        if most < 1:
-            return []
-        guess = self.ids[len(ids) : len(ids) + self.luck.randint(1, most)]
-        return [token ^ 1 if self.luck.random() < self.mistakes else token for token in guess]
 
 
 class Distant:

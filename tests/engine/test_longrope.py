@@ -6,10 +6,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from engine.batch import Reply, ReplyBatch
+from engine.batch import ReplyBatch
 from engine.doubts import forward
 from engine.engine import Engine, Options
 from engine.models import Segment
+from engine.reply import Reply
 from engine.sampling import Sampling
 from engine.source import DirectorySource
 from tests.engine.configurations.answers import load_answers

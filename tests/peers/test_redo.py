@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from engine.batch import Done, Reply, ReplyBatch, Retracted, Token
+from engine.batch import ReplyBatch
 from engine.experts import Experts
 from engine.models import Model
+from engine.reply import Done, Reply, Retracted, Token
 from engine.sampling import Sampling
 from swarm.peers.remote import Rules
 from swarm.peers.summary import summary

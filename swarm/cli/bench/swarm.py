@@ -1,4 +1,4 @@
-"""`swarm bench swarm`: experts on peers, on this machine: overhead, empty rounds, delay, hedging."""
+"""`swarm bench swarm`: experts on peers, on this machine: overhead, empty rounds, delay, hedging, drafts."""
 
 from dataclasses import asdict
 from typing import Any
@@ -7,10 +7,10 @@ import click
 
 from swarm.cli.bench.shape import made_up
 
-PARTS = ("empty", "overhead", "delay", "hedge")
+PARTS = ("empty", "overhead", "delay", "hedge", "drafts")
 
 
-@click.command("swarm", short_help="Experts on peers: overhead, empty rounds, delay, hedging.")
+@click.command("swarm", short_help="Experts on peers: overhead, empty rounds, delay, hedging, drafts.")
 @click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), help="Only these; by default all.")
 @click.option("--shape", default="olmoe-1b-7b", show_default=True, help="The shape of the model.")
 @click.option("--experts", type=click.IntRange(min=8), default=16, show_default=True, help="Experts a layer.")
@@ -34,7 +34,8 @@ def command(
     empty: a layer's round with experts that compute nothing, encrypted, one donor process. overhead: decoding
     with all experts in one donor process, beside local decoding, in turns. delay: behind a proxy that adds a
     round trip, beside 1 / (layers × round trip + local compute). hedge: two donors that delay 5 % of calls by
-    250 ms each.
+    250 ms each. drafts: replies that repeat their prompt and others, behind the proxy, with tokens guessed and
+    without.
     """
     from swarm.cli.output import emit_json, say, table
 
@@ -64,6 +65,10 @@ def _measure(part: str, config: Any, tokens: int, runs: int, rounds: int) -> Any
         if part == "overhead":
             speeds = bench.overhead(engine, config, tokens, runs)
             return asdict(speeds) | {"ratio": speeds.ratio}
+        if part == "drafts":
+            from swarm.peers.drafts_bench import drafting
+
+            return [asdict(one) for one in drafting(engine, config, [0.0, 0.02], 2 * tokens)]
         return bench.delayed(engine, config, [0.005, 0.01, 0.02, 0.03], tokens)
 
 
@@ -86,6 +91,16 @@ def _rows(part: str, found: Any) -> list[tuple[str, str, str]]:
             (part, "local", f"{found['local']:.2f} tokens/s"),
             (part, "one donor", f"{found['remote']:.2f} tokens/s"),
             (part, "ratio", f"{found['ratio']:.3f}"),
+        ]
+    if part == "drafts":
+        return [
+            (
+                part,
+                f"{one['round_trip_ms']:.0f} ms, {what}",
+                f"{one[name]:.2f} tokens/s, {one[f'{name}_without']:.2f} without",
+            )
+            for one in found
+            for what, name in (("repeating", "repeated"), ("not repeating", "other"))
         ]
     return [
         (
