@@ -64,11 +64,11 @@ class Loader:
 
     def prefetch(self, layout: ExpertLayout | None, skipped: Callable[[str], bool]) -> None:
         """Asks the source for all dense tensors at once."""
-        expert_names = _expert_modules(layout, self.checkpoint)
+        expert_names = expert_modules(layout, self.checkpoint)
         names = [
             name
             for name in self.checkpoint.tensors
-            if not (skipped(name) or NEVER_NEEDED.fullmatch(name) or _module(name) in expert_names)
+            if not (skipped(name) or NEVER_NEEDED.fullmatch(name) or module_of(name) in expert_names)
         ]
         self._total = self.checkpoint.prefetch(names)
 
@@ -213,8 +213,8 @@ class Loader:
 
     def finish(self, layout: ExpertLayout | None, skipped: Callable[[str], bool]) -> None:
         """Checks that all experts are there, and that nothing in the checkpoint was left out unknowingly."""
-        expert_names = _expert_modules(layout, self.checkpoint)
-        absent = expert_names - {_module(name) for name in self.checkpoint.tensors}
+        expert_names = expert_modules(layout, self.checkpoint)
+        absent = expert_names - {module_of(name) for name in self.checkpoint.tensors}
         if absent:
             self.checkpoint.info(min(absent))
         for name in self.checkpoint.tensors:
@@ -222,7 +222,7 @@ class Loader:
                 continue
             if not self.checkpoint.info(name).nbytes:  # of shared experts, say, where there are none
                 continue
-            if _module(name) not in expert_names:
+            if module_of(name) not in expert_names:
                 raise CheckpointError(
                     f"the checkpoint has a tensor {name!r} that this family's reader does not know; "
                     "ignoring it could give wrong answers"
@@ -267,13 +267,14 @@ SUFFIX = re.compile(
 )
 
 
-def _module(name: str) -> str:
+def module_of(name: str) -> str:
     """The module a tensor belongs to: its name without what the stored format adds."""
     return SUFFIX.sub("", name)
 
 
-def _expert_modules(layout: ExpertLayout | None, checkpoint: Checkpoint) -> set[str]:
+def expert_modules(layout: ExpertLayout | None, checkpoint: Checkpoint) -> set[str]:
+    """The modules that hold routed experts."""
     if layout is None:
         return set()
     layout = layout.stored_in(checkpoint)
-    return {_module(ref.name) for layer, expert in layout.all() for ref in layout.refs(layer, expert)}
+    return {module_of(ref.name) for layer, expert in layout.all() for ref in layout.refs(layer, expert)}

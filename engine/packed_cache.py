@@ -3,12 +3,14 @@ conversion.
 
 One file an expert, in a directory named by everything its bytes depend on. A file is written under a
 temporary name and renamed; it starts with a digest of what follows, and is believed only when that fits. So
-a crash, a full disk or a bad sector cost a conversion, never a wrong weight. Several processes may share a
-cache. It takes nothing more when the disk is nearly full; `clean` removes what has not been used for long.
+a crash, a full disk or a bad sector cost a conversion, never a wrong weight. Several processes, and several engines of
+one, may share a cache. It takes nothing more when the disk is nearly full; `clean` removes what has not been used for
+long.
 """
 
 import contextlib
 import os
+import secrets
 import shutil
 import time
 from pathlib import Path
@@ -20,6 +22,8 @@ from engine.arrays import U8
 DIGEST_BYTES = 32
 HEADER_BYTES = 64  # digest, then zeros, so that the blob is aligned in the page cache
 LEAST_FREE_BYTES = 2 << 30  # of the disk, left to others
+TEMPORARY = ".tmp"
+ABANDONED_S = 3600.0  # after which a temporary file is nobody's any more
 
 
 def clean(directory: Path, unused_s: float) -> int:
@@ -28,7 +32,7 @@ def clean(directory: Path, unused_s: float) -> int:
     directory: what `PackedCache` is given. Whoever reads them at the moment packs them again. Raises OSError.
     """
     freed = 0
-    for model in sorted(directory.iterdir()) if directory.is_dir() else ():
+    for model in _models(directory):
         if time.time() - model.stat().st_mtime >= unused_s:
             freed += _bytes_in(model)
             shutil.rmtree(model)
@@ -37,11 +41,20 @@ def clean(directory: Path, unused_s: float) -> int:
 
 def used_bytes(directory: Path) -> int:
     """Bytes of all packed experts kept. Raises OSError."""
-    return sum(_bytes_in(model) for model in directory.iterdir()) if directory.is_dir() else 0
+    return sum(map(_bytes_in, _models(directory)))
+
+
+def _models(directory: Path) -> list[Path]:
+    """A directory for each model; what else lies there is not ours."""
+    return [path for path in sorted(directory.iterdir()) if path.is_dir()] if directory.is_dir() else []
 
 
 def _bytes_in(model: Path) -> int:
-    return sum(file.stat().st_size for file in model.iterdir())
+    total = 0
+    for file in model.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # renamed or removed meanwhile
+            total += file.stat().st_size
+    return total
 
 
 class PackedCache:
@@ -52,6 +65,7 @@ class PackedCache:
         self.full: str | None = None  # why nothing more is written
         with contextlib.suppress(OSError):  # not there yet; else it counts as used now, see `clean`
             os.utime(self.directory)
+            self._drop_abandoned()
 
     def has(self, layer: int, expert: int) -> bool:
         """Whether there is a file; whether it is good only reading tells."""
@@ -86,7 +100,7 @@ class PackedCache:
         if self.full is not None:
             return
         path = self._path(layer, expert)
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}{TEMPORARY}")
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             if shutil.disk_usage(self.directory).free < LEAST_FREE_BYTES + blob.nbytes:
@@ -100,6 +114,14 @@ class PackedCache:
             self.full = f"packed experts are no longer kept in {self.directory}: {error.strerror}"
             with contextlib.suppress(OSError):
                 temporary.unlink()
+
+    def _drop_abandoned(self) -> None:
+        """Removes what writers left that were killed."""
+        with os.scandir(self.directory) as entries:
+            for entry in entries:
+                if entry.name.endswith(TEMPORARY) and time.time() - entry.stat().st_mtime >= ABANDONED_S:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(entry.path)
 
     def _path(self, layer: int, expert: int) -> Path:
         return self.directory / f"layer-{layer:03}-expert-{expert:04}"

@@ -294,3 +294,11 @@ class Outline(Shelf):
         info = self._checkpoint.info(name)
         shape = info.shape if index is None else info.shape[1:]
         return np.broadcast_to(np.zeros((), self._checkpoint.dtype(name)), shape)
+
+    def whole(self, ref: MatrixRef) -> StoredMatrix:
+        """A module's matrix, whatever its size. CheckpointError or ValueError when it holds none, or several."""
+        found = self.storage(ref)
+        values = self._array(found.values, None)
+        if values.ndim != 2:
+            raise ValueError(f"{found.values} has {values.ndim} dimensions")
+        return self._stored(found, values, ref, 8 * values.shape[1])

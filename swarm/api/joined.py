@@ -44,7 +44,7 @@ class JoinedSwarm:
 
     def need(self, name: str) -> Need:
         """See `swarm.api.shelf.Library`; fetches the headers of the model's files."""
-        return need_of(self._opened(name).source)
+        return need_of(self._opened(name).source, self._asking.weights)
 
     def open(self, name: str, experts_bytes: int | None) -> Engine:
         """See `swarm.api.shelf.Library`."""

@@ -3,15 +3,13 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from engine.checkpoint import Checkpoint, config_in
+from engine.checkpoint import config_in
 from engine.engine import Engine, Options
-from engine.models import family_of
+from engine.needs import needs_of
 from engine.numerics import Weights
 from engine.source import DirectorySource, Source
 from swarm.api.shelf import Listed, Need
 from swarm.peers.settings import home
-
-_KEPT = 1.1  # what weights take in memory beside what they take in files, at most, unless they are widened
 
 
 class Directories:
@@ -32,7 +30,7 @@ class Directories:
 
     def need(self, name: str) -> Need:
         """See `swarm.api.shelf.Library`."""
-        return need_of(self._sources[name])
+        return need_of(self._sources[name], self._weights)
 
     def open(self, name: str, experts_bytes: int | None) -> Engine:
         """See `swarm.api.shelf.Library`."""
@@ -63,17 +61,7 @@ def least(*sizes: int | None) -> int | None:
     return min((size for size in sizes if size is not None), default=None)
 
 
-def need_of(source: Source) -> Need:
-    """The memory that a checkpoint takes, from its headers: as many bytes as are stored, and a little."""
-    checkpoint = Checkpoint.open(source)
-    family = family_of(checkpoint.config)
-    layout = family.experts(family.parse(checkpoint.config)).stored_in(checkpoint)
-    total = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
-    names = {ref.name for layer, expert in layout.all() for ref in layout.refs(layer, expert)}
-    experts = sum(
-        tensor.nbytes
-        for name, tensor in checkpoint.tensors.items()
-        if name in names or name.rpartition(".")[0] in names or name.removesuffix("_blocks") in names
-    )
-    each = experts // max(1, len(layout.layers) * layout.experts_per_layer)
-    return Need(int((total - experts) * _KEPT), int(experts * _KEPT), each * layout.experts_per_layer)
+def need_of(source: Source, weights: Weights) -> Need:
+    """The memory that a checkpoint takes in a number format, from its headers."""
+    needs = needs_of(source, weights)
+    return Need(needs.dense, needs.experts, needs.layer)

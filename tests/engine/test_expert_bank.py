@@ -351,3 +351,39 @@ def test_wrong_guesses_are_no_longer_read(source: Broken, pairs) -> None:  # typ
     rounds(guess=5, truth=5, count=60)
     assert rounds(guess=5, truth=5, count=5) > 0
     bank.close()
+
+
+def test_engines_of_one_process_share_a_packed_cache(oracle: Path, tmp_path: Path) -> None:
+    for turn in range(4):
+        folder = tmp_path / str(turn)
+        engines = [
+            Engine.open(DirectorySource(oracle / "olmoe"), Options("q8", 200_000, folder)) for _ in range(3)
+        ]
+        everything = list(engines[0].bank.layout.all())
+        readers = [
+            threading.Thread(target=engine.bank.preload, kwargs={"wanted": everything}) for engine in engines
+        ]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
+        assert [engine.bank.cache_trouble for engine in engines] == [None] * 3
+        for engine in engines:
+            engine.close()
+        kept = [file.name for model in folder.iterdir() for file in model.iterdir()]
+        assert len(kept) == len(everything)
+        assert not any(name.endswith(".tmp") for name in kept)
+
+
+def test_what_killed_writers_left_is_removed_and_strangers_files_are_not(tmp_path: Path) -> None:
+    cache = PackedCache(tmp_path, "key")
+    cache.write(0, 1, np.ones(64, np.uint8))
+    left, writing = (cache.directory / f"layer-000-expert-000{number}.x.tmp" for number in (2, 3))
+    for file in (left, writing, tmp_path / "note.txt"):
+        file.write_bytes(b"half")
+    os.utime(left, (1.0, 1.0))
+    again = PackedCache(tmp_path, "key")
+    assert (left.exists(), writing.exists(), again.has(0, 1)) == (False, True, True)
+    assert used_bytes(tmp_path) > 64
+    clean(tmp_path, 0.0)
+    assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
