@@ -155,6 +155,8 @@ def stats(reply: ReplyStats) -> Table:
             ["audits", plural(reply.audits, "answer")],
             ["bytes", _bytes(reply)],
         ]
+    if reply.expert_hits or reply.expert_misses:
+        rows.append(["memory", _memory(reply)])
     rows = rows if reply.prompt_tokens or reply.reply_tokens else []
     return Table("Last reply", (Column(""), Column("")), rows, "Nothing was answered yet.")
 
@@ -167,6 +169,12 @@ def _pace(tokens: int, seconds: float) -> str:
 def _reply(reply: ReplyStats) -> str:
     speed = f", {reply.tokens_per_s:.1f} a second" if reply.tokens_per_s else ""
     return f"{format_count(reply.reply_tokens)} tokens in {format_seconds(reply.decode_s)}{speed}"
+
+
+def _memory(reply: ReplyStats) -> str:
+    share = format_share(reply.expert_hits / (reply.expert_hits + reply.expert_misses))
+    read = f"{format_bytes(reply.expert_bytes)} read, {format_seconds(reply.expert_wait_s)} waited for them"
+    return f"{share} of the experts used here were in it; {read}"
 
 
 def _bytes(reply: ReplyStats) -> str:

@@ -43,6 +43,8 @@ class Speaker:
         self._prefilled_at = 0.0
         self._replying = False
         self._last = ReplyStats()
+        self._bank = engine.bank.stats
+        self._troubled = False
 
     def stop(self) -> None:
         """End the running reply after the step it is in."""
@@ -85,6 +87,7 @@ class Speaker:
             max_tokens=request.sampling.max_tokens,
         )
         yield messages.Progress(Phase.PREFILL)
+        self._bank = self.engine.bank.stats
         for event in conversation.reply(settings, self._stopped.is_set):
             match event:
                 case Progress():
@@ -95,6 +98,7 @@ class Speaker:
                     yield messages.Retracted(event.reason, event.text, event.thinking)
                 case Finished():
                     self._last = self._finished(event)
+                    yield from self._trouble()
                     yield messages.Finished(_REASONS[event.reason], self._last)
 
     def _prefilled(self, event: Progress) -> Event:
@@ -104,8 +108,16 @@ class Speaker:
         self._prefilled_at = time.monotonic()
         return messages.Progress(Phase.DECODING)
 
+    def _trouble(self) -> Iterator[Event]:
+        """Says once that packed experts are no longer kept."""
+        trouble = self.engine.bank.cache_trouble
+        if trouble is not None and not self._troubled:
+            self._troubled = True
+            yield messages.Notice(messages.NoticeKind.OTHER, f"{trouble[:1].upper()}{trouble[1:]}.")
+
     def _finished(self, event: Finished) -> ReplyStats:
-        stats = event.stats
+        stats, bank, before = event.stats, self.engine.bank.stats, self._bank
+        streams = self.engine.bank.streams
         return ReplyStats(
             prompt_tokens=stats.prompt_tokens,
             cached_tokens=stats.cached_tokens,
@@ -115,6 +127,10 @@ class Speaker:
             guessed_tokens=stats.guessed_tokens,
             guessed_right=stats.guessed_right,
             context_tokens=self._conversation.tokens,
+            expert_hits=bank.hits - before.hits if streams else 0,
+            expert_misses=bank.misses - before.misses if streams else 0,
+            expert_bytes=bank.bytes_read - before.bytes_read if streams else 0,
+            expert_wait_s=bank.wait_s - before.wait_s if streams else 0.0,
         )
 
 

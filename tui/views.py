@@ -135,6 +135,13 @@ class ReplyStats:
     """Time spent waiting for the slowest donor, over all layers."""
     context_tokens: int = 0
     """Tokens in the context after the reply."""
+    expert_hits: int = 0
+    """Experts that were in this machine's memory when asked for, where not all fit, …"""
+    expert_misses: int = 0
+    """… and that had to be read first."""
+    expert_bytes: int = 0
+    expert_wait_s: float = 0.0
+    """Time spent waiting for such reads."""
 
     @property
     def tokens_per_s(self) -> float:

@@ -18,6 +18,7 @@ from tui.messages import (
     Event,
     Failed,
     Finished,
+    Notice,
     Phase,
     Progress,
     Ready,
@@ -89,6 +90,9 @@ def test_local_and_swarm_give_the_same_answer_and_the_swarm_may_go(
         assert len(view_now.peers) == 1
         assert view_now.ranges == (1.0,) * len(view_now.ranges)
         assert swarm.models()[0].open
+        assert (swarm.tune("drafts", "OFF"), swarm.tune("drafts", "on")) == ("off", "on")
+        with pytest.raises(ValueError, match="neither on nor off"):
+            swarm.tune("drafts", "perhaps")
     assert text_of(last(swarm.ask(ASK), Finished)) == text_of(said)
     swarm.close()
 
@@ -105,6 +109,24 @@ def test_local_and_swarm_give_the_same_answer_and_the_swarm_may_go(
     assert not [event for event in told if isinstance(event, Progress)]  # it connects to nobody
     hermit.close()
     assert not [thread for thread in threading.enumerate() if thread.name in ("network", "swarm-open")]
+
+
+def test_experts_that_do_not_fit_are_counted_and_their_cache_s_trouble_is_told_once(
+    home: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.packed_cache.LEAST_FREE_BYTES", 1 << 62)
+    local = PlaceBackend(Options(home=home, local=model, expert_ram_bytes=150_000))
+    last(local.connect(""), Connected)
+    last(local.open("olmoe"), Ready)
+    first, second = last(local.ask(ASK), Finished), last(local.ask(ASK), Finished)
+    told = [event.text for event in (*first, *second) if isinstance(event, Notice)]
+    assert len(told) == 1
+    assert "the disk is nearly full" in told[0]
+    done = first[-1]
+    assert isinstance(done, Finished)
+    assert done.stats.expert_misses > 0
+    assert done.stats.expert_bytes > 0
+    local.close()
 
 
 def test_a_reply_is_stopped_and_nothing_is_asked_of_nobody(home: Path, model: Path) -> None:

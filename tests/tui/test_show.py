@@ -115,6 +115,12 @@ def test_stats_and_footer() -> None:
     assert rows["bytes"] == "52.0 MB down, 21.0 MB up; 333 kB and 135 kB a token"
     assert report.stats(ReplyStats()).rows == []
     assert "experts" not in dict(report.stats(ReplyStats(prompt_tokens=3)).rows)
+    assert "memory" not in rows
+    streamed = ReplyStats(
+        prompt_tokens=3, expert_hits=9, expert_misses=1, expert_bytes=2_000_000, expert_wait_s=0.5
+    )
+    told = dict(report.stats(streamed).rows)["memory"]
+    assert told == "90 % of the experts used here were in it; 2.0 MB read, 0.5 s waited for them"
     assert report.footer(STATS, "end") == "128 tokens · 18.1 tok/s · 75 % by others"
     assert report.footer(ReplyStats(), "stopped") == "stopped"
 
