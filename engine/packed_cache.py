@@ -117,11 +117,10 @@ class PackedCache:
 
     def _drop_abandoned(self) -> None:
         """Removes what writers left that were killed."""
-        with os.scandir(self.directory) as entries:
-            for entry in entries:
-                if entry.name.endswith(TEMPORARY) and time.time() - entry.stat().st_mtime >= ABANDONED_S:
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(entry.path)
+        for left in self.directory.glob(f"*{TEMPORARY}"):
+            with contextlib.suppress(FileNotFoundError):  # its writer is done, or another removes it
+                if time.time() - left.stat().st_mtime >= ABANDONED_S:
+                    left.unlink()
 
     def _path(self, layer: int, expert: int) -> Path:
         return self.directory / f"layer-{layer:03}-expert-{expert:04}"

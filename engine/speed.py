@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from engine.bench import FORMATS
 from engine.cache import State
+from engine.decoder import Frame
 from engine.engine import Engine
 from engine.models import Segment
 
@@ -109,6 +111,29 @@ def active_bytes(engine: Engine) -> int:
     chosen = int(engine.config.experts_per_token) * len(layout.layers)
     expert = bank.total_bytes // max(1, layout.experts_per_layer * len(layout.layers))
     return engine.model.resident_bytes - _table_bytes(engine) + chosen * expert
+
+
+def active_macs(engine: Engine) -> int:
+    """Multiplications a token of a long prompt takes, attention over the cache and the head left out."""
+    layout, bank = engine.bank.layout, engine.bank
+    macs = 0
+    for layer in layout.layers:
+        shape = bank.shape(layer)
+        macs += int(engine.config.experts_per_token) * 3 * shape.hidden * shape.intermediate
+    each = bank.total_bytes / max(
+        1,
+        layout.experts_per_layer
+        * 3
+        * sum(bank.shape(layer).hidden * bank.shape(layer).intermediate for layer in layout.layers),
+    )  # bytes a weight, dense ones being kept in the same format
+    head = engine.model.head.matrix.nbytes if isinstance(engine.model, Frame) else 0
+    return macs + int((engine.model.resident_bytes - _table_bytes(engine) - head) / each)
+
+
+def kernel_kind(engine: Engine) -> str:
+    """The format in which experts are kept, as `engine.bench.FORMATS` names it; bf16 for what has no name there."""
+    kind = engine.bank.shape(engine.bank.layout.layers[0]).packing.kind
+    return kind if kind in FORMATS else "bf16"
 
 
 def _table_bytes(engine: Engine) -> int:

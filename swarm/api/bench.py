@@ -85,6 +85,8 @@ class _MadeUp:
     def __init__(self, course: Course) -> None:
         self._course = course
         self.config = preset(course.shape, course.experts, course.layers)
+        room = course.prompt + course.tokens
+        self.config["max_position_embeddings"] = max(room, self.config["max_position_embeddings"])
         self.engine: Engine | None = None
 
     def models(self) -> tuple[Listed, ...]:

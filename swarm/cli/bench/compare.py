@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 )
 @run_options
 @click.option(
-    "--context", type=int, default=2048, show_default=True, help="Decode after so many tokens, too."
+    "--context",
+    type=click.IntRange(min=1),
+    default=2048,
+    show_default=True,
+    help="Decode after so many tokens, too.",
 )
 def command(
     shape: str,
@@ -48,14 +52,14 @@ def command(
     from swarm.cli.output import emit_json, say, table
 
     used = set_threads(threads)
-    config = made_up(shape, experts, layers, context + 2 * DECODED)
+    config = made_up(shape, experts, layers, max(prompt, context) + 2 * DECODED)
     with tempfile.TemporaryDirectory(prefix="swarm-compare-") as folder:
         path = Path(folder) / "model.gguf"
         say("Writing a GGUF file of the same shape …")
         write_gguf(config, weights, path)
         with (
             subprocess.Popen(
-                [sys.executable, "-m", "engine.rival", str(path), str(used), str(context + 4 * DECODED)],
+                [sys.executable, "-m", "engine.rival", str(path), str(used), str(max(prompt, context) + 4 * DECODED)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             ) as rival,
             Engine.open(SyntheticSource(config), Options(cast("Weights", weights))) as engine,

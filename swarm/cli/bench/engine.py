@@ -16,10 +16,17 @@ from swarm.cli.options import DIRECTORY, weights_options
 @weights_options
 @run_options
 @click.option(
-    "--context", type=int, default=0, help="Decode after so many tokens, beside decoding after a few."
+    "--context",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Decode after so many tokens, beside decoding after a few.",
 )
-@click.option("--together", type=int, default=0, help="Also decode so many sequences together.")
+@click.option(
+    "--together", type=click.IntRange(min=0), default=0, help="Also decode so many sequences together."
+)
+@click.pass_context
 def command(
+    ctx: click.Context,
     directory: Path | None,
     shape: str,
     experts: int | None,
@@ -39,25 +46,35 @@ def command(
     """
     import time
 
-    from engine.bench import read_speed
+    from engine.bench import matmul_speed, read_speed
     from engine.engine import Engine, Options
     from engine.kernels import set_threads
-    from engine.speed import DECODED, Figure, Subject, active_bytes, peak_bytes
+    from engine.speed import DECODED, Figure, Subject, active_bytes, active_macs, kernel_kind, peak_bytes
     from swarm.cli.output import emit_json, say, table
     from swarm.units import format_bytes
 
+    made = ctx.get_parameter_source("shape") != click.core.ParameterSource.DEFAULT
+    if directory is not None and (made or experts is not None or layers is not None):
+        raise click.UsageError(
+            "--shape, --experts and --layers are for made-up weights; --model DIR is as it is."
+        )
     used = set_threads(threads)
-    config = made_up(shape, experts, layers, max(prompt, context + DECODED))
+    config = {} if directory else made_up(shape, experts, layers, max(prompt, context + DECODED))
     what = str(directory) if directory else f"{shape}, {config['num_experts']} experts, made-up weights"
     say(f"Loading {what} …")
     begun = time.perf_counter()
     with Engine.open(source(directory, config), Options(weights, expert_ram)) as engine:  # type: ignore[arg-type]
         dense_s = time.perf_counter() - begun
+        most = engine.model.context_length
+        if max(prompt, context + DECODED) > most:
+            raise click.UsageError(
+                f"{what} has a context of {most:,} tokens; give a smaller --prompt, and a --context of at most "
+                f"{max(0, most - DECODED):,}."
+            )
         engine.bank.preload()
         load_s = time.perf_counter() - begun
         subject = Subject(engine)
         subject.warm(min(prompt, 64))
-        read = read_speed()
         short = Figure.of(DECODED, [subject.decode(16) for _ in range(runs)])
         result: dict[str, Any] = {
             "model": what,
@@ -69,7 +86,6 @@ def command(
             "prefill_tokens": prompt,
             "prefill": asdict(Figure.of(prompt, [subject.prefill(prompt) for _ in range(runs)])),
             "decode": asdict(short),
-            "read_gb_s": read.gbytes_per_s,
             "weights_gb_s": active_bytes(engine) * short.median / 1e9,
         }
         if context:
@@ -86,6 +102,10 @@ def command(
         if engine.bank.streams:
             result["experts"] = asdict(stats)
         result["peak_bytes"] = peak_bytes()
+        result["read_gb_s"] = read_speed().gbytes_per_s
+        tile = matmul_speed(kernel_kind(engine), 2048, 2048, 128)
+        result["gmac_s"] = active_macs(engine) * result["prefill"]["median"] / 1e9
+        result["tile_gmac_s"] = tile.gmacs_per_s
     if as_json:
         emit_json(result)
         return
@@ -101,6 +121,10 @@ def command(
         (
             "weights read",
             f"{result['weights_gb_s']:.1f} GB/s; a plain read reaches {result['read_gb_s']:.1f}",
+        ),
+        (
+            "multiplications",
+            f"{result['gmac_s']:.0f} G/s in the prefill; one matrix on many rows reaches {result['tile_gmac_s']:.0f}",
         ),
         (
             "memory",
