@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from engine.arrays import U8, aligned_bytes
+from engine.groups import memory_left
 
 LARGE_BYTES = 4 << 20
 HUGE_PAGE_BYTES = 2 << 20
@@ -16,13 +17,16 @@ BLOCK_BYTES = 16 << 20
 
 
 def available_bytes() -> int:
-    """Memory that can be taken without swapping; half of all there is where the system does not say."""
+    """Memory that can be taken without swapping, in a container what that may take; half of all there is where the
+    system does not say."""
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
         for line in meminfo.read_text().splitlines():
             if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+                free = int(line.split()[1]) * 1024
+    left = memory_left()
+    return free if left is None else min(free, left)
 
 
 def arena(slots: int, slot_bytes: int) -> U8:

@@ -23,6 +23,7 @@ from numba import set_num_threads as untyped_set_num_threads
 from numba.core import config as untyped_config
 from numba.np.ufunc import parallel as untyped_layers
 
+from engine.groups import processors
 from engine.kernels.places import Team, cores, free
 
 config: Any = untyped_config
@@ -36,9 +37,11 @@ LARGE = 1 << 18  # elements from which rows are shared among threads
 
 
 def physical_cores() -> int:
-    """Cores this process may run on, hyper-threads counted once; at least 1."""
+    """Cores this process may run on, hyper-threads counted once, and in a container at most those it may use up; at
+    least 1."""
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    return max(1, len(cores(allowed)))
+    here = max(1, len(cores(allowed)))
+    return min(here, processors() or here)
 
 
 class _Told(threading.local):

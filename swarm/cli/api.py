@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 import click
 
 from swarm.cli.asking import NO_TOKEN_NEEDED, asking_options, drafts_option
-from swarm.cli.options import DIRECTORY, SIZE, Whole, parse_target, swarm_options, weights_options
+from swarm.cli.options import (
+    DIRECTORY,
+    SIZE,
+    Whole,
+    parse_target,
+    swarm_options,
+    threads_option,
+    weights_options,
+)
 from swarm.cli.secrets import secret_option
 
 if TYPE_CHECKING:
@@ -50,6 +58,7 @@ FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.option("--tls-cert", type=FILE, metavar="FILE", help="Certificate chain, PEM.")
 @click.option("--tls-key", type=FILE, metavar="FILE", help="Its key, PEM.")
 @weights_options
+@threads_option
 @asking_options
 @drafts_option
 @click.option("--json", "as_json", is_flag=True, help="Print events, one JSON object a line.")

@@ -15,6 +15,7 @@ from swarm.cli.options import (
     parse_target,
     sampling_options,
     swarm_options,
+    threads_option,
     weights_options,
 )
 
@@ -29,6 +30,7 @@ from swarm.cli.options import (
 @click.option("--system", metavar="TEXT", help="System prompt.")
 @sampling_options
 @weights_options
+@threads_option
 @asking_options
 @drafts_option
 @click.option("--plain", is_flag=True, help="Line by line, even on a terminal.")

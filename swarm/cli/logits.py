@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 import click
 
 from swarm.cli.asking import NO_TOKEN_NEEDED, NOBODY_TO_TRACE, Asking, asking_options, say_summary
-from swarm.cli.options import DIRECTORY, Whole, check_writable, parse_target, swarm_options, weights_options
+from swarm.cli.options import (
+    DIRECTORY,
+    Whole,
+    check_writable,
+    parse_target,
+    swarm_options,
+    threads_option,
+    weights_options,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,6 +48,7 @@ MAX_IDS_BYTES = 64 << 20
     help="Also print the N likeliest next tokens, each fed back.",
 )  # fmt: skip
 @weights_options
+@threads_option
 @asking_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(

@@ -250,3 +250,20 @@ class Whole(click.IntRange):
 
 
 DIRECTORY = Named(path_type=Path)
+
+
+def _use_threads(_ctx: click.Context, _parameter: click.Parameter, count: int | None) -> None:
+    if count is not None:
+        from engine.kernels import set_threads
+
+        set_threads(count)
+
+
+threads_option = click.option(
+    "--threads",
+    type=Whole(min=1),
+    metavar="N",
+    expose_value=False,
+    callback=_use_threads,
+    help="Threads that compute; by default one a physical core.",
+)

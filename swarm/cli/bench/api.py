@@ -3,12 +3,13 @@
 import click
 
 from swarm.cli.bench.shape import shape_options
-from swarm.cli.options import weights_options
+from swarm.cli.options import threads_option, weights_options
 
 
 @click.command("api", short_help="Streams together beside one alone, over HTTP.")
 @shape_options
 @weights_options
+@threads_option
 @click.option("--streams", type=click.IntRange(2, 64), default=8, show_default=True, help="Streams at once.")
 @click.option("--prompt", type=click.IntRange(1), default=32, show_default=True, help="Tokens of a prompt.")
 @click.option("--tokens", type=click.IntRange(2), default=32, show_default=True, help="Tokens of a reply.")
