@@ -10,6 +10,9 @@ may take, is `space`'s affair. Why what is read here is right:
 - A chunk appears under its name by one rename, complete. That needs no sync: what a crash left torn, empty or
   of zeros fails its check, is removed, and counts as absent. Syncing (now and then, and `flush`) only bounds
   what is lost.
+- What was stored goes to the disk at once and soon leaves the memory: new memory may cost more than the disk (a virtual
+  machine waits 2 to 5 ms for a MiB), and a model may be larger than it. When it is read it is checked again, and
+  stays in memory.
 - A file evicted while it is read stays readable to its reader; two processes that store the same chunk store
   the same bytes. So sharing a store needs no agreement beyond the accounting.
 """
@@ -19,7 +22,9 @@ import hashlib
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from blake3 import blake3
@@ -34,6 +39,8 @@ from mirror.tree import Chunk
 TAG_BYTES = 32
 SYNC_BYTES = 1 << 30
 """After so many new bytes the store syncs, beside its work."""
+IN_MEMORY = 64
+"""So many of the chunks that were stored last stay in memory: who asked for them ahead will read them now."""
 RECHECK_NS = 3600 * 10**9
 """A chunk that is read is checked anew, and marked as used, at this interval."""
 
@@ -59,6 +66,7 @@ class Store:
         self._clock_ns = clock_ns
         self._space = Space(self.root, self._files, limit_bytes)
         self._believed: dict[bytes, Stamp] = {}
+        self._in_memory: deque[bytes] = deque()
         self._unsynced_bytes = 0
         self._syncing: threading.Thread | None = None
 
@@ -139,6 +147,7 @@ class Store:
             descriptor = self._files.create(temporary)
             try:
                 self._files.write(descriptor, [memoryview(data), tag])
+                self._files.drop(descriptor)
                 now_ns = self._clock_ns()
                 self._files.touch(descriptor, now_ns)
                 installed = self._space.install(temporary, address)
@@ -150,7 +159,20 @@ class Store:
                 self._space.release(temporary, size)
         if installed and stamp.modified_ns == now_ns:
             self._believed[address] = stamp
+        self._in_memory.append(address)
+        if len(self._in_memory) > IN_MEMORY:
+            self._drop(self._in_memory.popleft())
         self._sync_sometimes(size)
+
+    def _drop(self, address: bytes) -> None:
+        """Has a chunk leave the memory; what then comes from the disk is to be checked."""
+        self._believed.pop(address, None)
+        with suppress(OSError):  # it was stored, and may be evicted by now
+            descriptor = self._files.open(self._space.path(address))
+            try:
+                self._files.drop(descriptor)
+            finally:
+                self._files.close(descriptor)
 
     def _sync_sometimes(self, size: int) -> None:
         self._unsynced_bytes += size

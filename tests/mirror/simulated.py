@@ -92,6 +92,9 @@ class MemoryDisk:
     def write(self, descriptor: int, parts: Sequence[bytes | memoryview]) -> None:
         self._do("write", self._open[descriptor].number, b"".join(parts))
 
+    def drop(self, descriptor: int) -> None:
+        assert descriptor in self._open
+
     def touch(self, descriptor: int, now_ns: int) -> None:
         self._do("touch", self._open[descriptor].number, now_ns)
 

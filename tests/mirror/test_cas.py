@@ -11,9 +11,11 @@ from random import Random
 
 import pytest
 
-from mirror.cas import RECHECK_NS, TAG_BYTES, Store
+from mirror.cas import IN_MEMORY, RECHECK_NS, TAG_BYTES, Store
 from mirror.errors import StoreFull, WrongBytes
+from mirror.files import Disk
 from tests.mirror import store_process
+from tests.mirror.simulated import MemoryDisk
 
 BLOCKS = [Random(number).randbytes(1000) for number in range(10)]
 ADDRESSES = [sha256(block).digest() for block in BLOCKS]
@@ -90,6 +92,53 @@ def test_damage_is_noticed_also_after_the_chunk_was_believed(
             assert store.used_bytes >= 2 * ENTRY
         with Store(tmp_path) as store:
             assert store.used_bytes == 2 * ENTRY
+
+
+def test_what_has_left_the_memory_is_checked_when_it_comes_from_the_disk() -> None:
+    disk = MemoryDisk()
+    with Store("/store", files=disk) as store:
+        for number in range(IN_MEMORY + 2):
+            block = number.to_bytes(4, "big")
+            store.put(sha256(block).digest(), block)
+        first, last = (sha256(number.to_bytes(4, "big")).digest() for number in (0, IN_MEMORY + 1))
+        for address in (first, last):  # as a medium loses it: nobody wrote, no stamp changed
+            disk.names[f"/store/chunks/{address.hex()[:2]}/{address.hex()}"].data[0] ^= 4
+        assert store.read(first, 4) is None
+        assert store.has(last, 4), "it is still in memory"
+        assert store.healed == 1
+
+
+def test_a_chunk_that_left_the_memory_may_be_evicted_by_then() -> None:
+    disk = MemoryDisk()
+    blocks = [number.to_bytes(4, "big") for number in range(IN_MEMORY + 1)]
+    with Store("/store", files=disk) as store:
+        for block in blocks:
+            store.put(sha256(block).digest(), block)
+            store.gc([])
+        assert store.used_bytes == 0
+    assert disk.open_descriptors == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the page cache is told nothing elsewhere")
+def test_what_is_dropped_leaves_the_memory_and_is_read_again_right(tmp_path: Path) -> None:
+    disk, content = Disk(), Random(1).randbytes(1 << 20)
+    descriptor = disk.create(f"{tmp_path}/file")
+    try:
+        disk.write(descriptor, [content, b"tag"])
+        disk.drop(descriptor)
+        assert disk.read(descriptor, 1 << 20, 0) == content, "it may still be on its way to the disk"
+        os.fsync(descriptor)
+        disk.drop(descriptor)
+        try:
+            os.preadv(descriptor, [bytearray(1)], 0, os.RWF_NOWAIT)
+        except BlockingIOError:
+            pass
+        else:
+            pytest.skip("this file system lives in memory")
+        assert disk.read(descriptor, 1 << 20, 0) == content
+        assert disk.read(descriptor, 2 << 20, 0) == content + b"tag"
+    finally:
+        disk.close(descriptor)
 
 
 def test_the_least_recently_used_goes_first(tmp_path: Path) -> None:
