@@ -56,16 +56,25 @@ def rope_tables(positions: Array, frequencies: Array, scale: float = 1.0) -> tup
 @kernel
 def rotate(x, cos, sin, first, interleaved, out):  # type: ignore[no-untyped-def]
     half = cos.shape[1]
+    middle, end = first + half, first + 2 * half
     for n in range(x.shape[0]):
+        c, s = cos[n], sin[n]
         for h in range(x.shape[1]):
-            for i in range(x.shape[2]):
-                out[n, h, i] = x[n, h, i]
-            for i in range(half):
-                a = first + (2 * i if interleaved else i)
-                b = first + (2 * i + 1 if interleaved else i + half)
-                one, two = x[n, h, a], x[n, h, b]
-                out[n, h, a] = one * cos[n, i] - two * sin[n, i]
-                out[n, h, b] = two * cos[n, i] + one * sin[n, i]
+            line, turned = x[n, h], out[n, h]
+            for i in range(len(line)):
+                turned[i] = line[i]
+            if interleaved:
+                for i in range(half):
+                    one, two = line[first + 2 * i], line[first + 2 * i + 1]
+                    turned[first + 2 * i] = one * c[i] - two * s[i]
+                    turned[first + 2 * i + 1] = two * c[i] + one * s[i]
+            else:  # loops of one output each become vector code
+                ones, twos = line[first:middle], line[middle:end]
+                low, high = turned[first:middle], turned[middle:end]
+                for i in range(half):
+                    low[i] = ones[i] * c[i] - twos[i] * s[i]
+                for i in range(half):
+                    high[i] = twos[i] * c[i] + ones[i] * s[i]
 
 
 def rope(x: F32, cos: F32, sin: F32, *, interleaved: bool = False, first: int = 0) -> F32:
