@@ -123,7 +123,7 @@ class Answers:
             if room < 0:
                 complete = False
                 break
-            holders.append(ChunkHolder(contact, len(part)))
+            holders.append(ChunkHolder(contact, len(part), contact.key in chunks.donors))
             parts.append(part)
         return ChunkHolders(tuple(holders), cut=not complete), b"".join(parts)
 

@@ -165,7 +165,7 @@ class SwarmPlace:
             return SwarmView(link=self._link, address=self._target if "://" not in self._target else "")
         now = session.snapshot()
         total = self._current.info.chunks if self._current else 0
-        serving = [(peer.key, _peer(self._numbers.of(peer.key), peer, total)) for peer in now.peers]
+        serving = [(peer.key, numbered(self._numbers.of(peer.key), peer, total)) for peer in now.peers]
         web = [_web(self._numbers.of(source.name), source) for source in now.web]
         donors = self._donors
         return SwarmView(
@@ -297,12 +297,12 @@ def with_facts(view: ModelView, source: Source) -> ModelView:
     return replace(view, family=family, format=storage_format(config), layers=layers, experts=experts)
 
 
-def _peer(number: int, peer: PeerView, chunks: int) -> views.PeerView:
+def numbered(number: int, peer: PeerView, chunks: int) -> views.PeerView:
     """A peer as the user sees it: by number."""
     held = "everything" if peer.chunks >= chunks else format_share(peer.chunks / max(1, chunks))
     return views.PeerView(
         number,
-        Role.MAINTAINER if peer.chunks >= chunks else Role.DISK,
+        Role.DISK if peer.lent else Role.MAINTAINER,
         held=held,
         bytes_down=peer.given_bytes,
         state=state_of(peer),

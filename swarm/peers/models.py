@@ -135,6 +135,8 @@ class PeerView:
     address: str
     chunks: int
     """How many chunks it holds."""
+    lent: bool
+    """It is a donor of disk, not a maintainer."""
     given_bytes: int
     in_hand: int
     """Requests that it has not answered yet."""
@@ -152,6 +154,7 @@ class PeerView:
             key=replica.peer_key,
             address=str(replica.address),
             chunks=len(replica.held),
+            lent=replica.lent,
             given_bytes=given.bytes,
             in_hand=given.in_hand,
             wrong=given.wrong,

@@ -1,7 +1,7 @@
 """Who in the swarm has a model's chunks: peers found through the tracker, asked over the wire."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mirror.errors import ReplicaBusy, ReplicaFailed, ReplicaLacks
 from mirror.replica import Given
@@ -33,6 +33,8 @@ class PeerReplica:
     held: IndexSet = EMPTY
     given: Given = field(default_factory=Given)
     tier: int = 0
+    lent: bool = False
+    """It is a donor of disk, not a maintainer."""
 
     @property
     def key(self) -> PeerKey:
@@ -119,7 +121,7 @@ class SwarmReplicas:
             for holder in await self._ask(IndexSet.of(lacking)):
                 before = told.get(holder.contact.key)
                 chunks = holder.chunks | (before.chunks if before else EMPTY)
-                told[holder.contact.key] = Holder(holder.contact, chunks)
+                told[holder.contact.key] = replace(holder, chunks=chunks)
         self._lacking.clear()
         for replica in self._replicas.values():
             replica.held = EMPTY
@@ -144,11 +146,10 @@ class SwarmReplicas:
             if address is None:
                 continue
             known = self._replicas.get(key)
-            if known is not None and known.address == address:
-                known.held = holder.chunks
-            else:
+            if known is None or known.address != address:
                 given = known.given if known else Given()
-                self._replicas[key] = PeerReplica(links, address, key, self._root, holder.chunks, given)
+                known = self._replicas[key] = PeerReplica(links, address, key, self._root, given=given)
+            known.held, known.lent = holder.chunks, holder.lent
 
     def accuse(self, replica: object, chunk: Chunk, reason: str, banned_s: float) -> None:
         """Remembers what a peer did wrong, for whoever looks at the status."""

@@ -82,6 +82,8 @@ class Holder:
 
     contact: Contact
     chunks: IndexSet
+    lent: bool = False
+    """It holds what the tracker told it to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,7 @@ class TrackerClient:
             bytes(reply.payload), [holder.set_bytes for holder in answer.holders], ChunkHolders.kind
         )
         return tuple(
-            Holder(holder.contact, IndexSet.decode(part, chunk_count))
+            Holder(holder.contact, IndexSet.decode(part, chunk_count), holder.lent)
             for holder, part in zip(answer.holders, parts, strict=True)
         )
 

@@ -1,6 +1,7 @@
 """Peers as replicas of a mirror: who has what, what their refusals mean, and what is remembered of them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from mirror.errors import ReplicaBusy, ReplicaFailed, ReplicaLacks
 from mirror.tree import Chunk, Tree
 from swarm.errors import SwarmError
 from swarm.peers.maintainer import ChunkNotHere
+from swarm.peers.models import PeerView
 from swarm.peers.replicas import PeerReplica, SwarmReplicas
 from swarm.peers.tracking import Holder
 from swarm.trust.manifest import CHUNK_BYTES, Digests, FileEntry
@@ -170,6 +172,17 @@ async def test_a_peer_that_moved_keeps_its_record_and_one_without_an_address_is_
     (moved,) = known.holders(TREE.chunk(0))
     assert moved.address.port == 9
     assert moved.given.bytes == 77
+
+
+async def test_a_donor_of_disk_is_known_as_one_however_much_it_holds() -> None:
+    everything = IndexSet.full(COUNT)
+    whole = holder(1, *everything), replace(holder(2, *everything), lent=True)
+    changed = replace(holder(1, 0), lent=True), holder(2, 0)
+    known = replicas(Told(whole, changed))
+    await known.refresh()
+    assert [PeerView.of(one).lent for one in known.known] == [False, True]
+    await known.refresh()
+    assert [PeerView.of(one).lent for one in known.known] == [True, False]
 
 
 async def test_an_accusation_is_kept_for_the_user() -> None:

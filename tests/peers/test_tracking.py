@@ -119,7 +119,7 @@ def holders_of(*sets: IndexSet, lengths: list[int] | None = None) -> Answer:
     encoded = [held.encode() for held in sets]
     claimed = lengths or [len(part) for part in encoded]
     contact = Contact(KEY, "", 7, False)
-    answer = ChunkHolders(tuple(ChunkHolder(contact, length) for length in claimed), False)
+    answer = ChunkHolders(tuple(ChunkHolder(contact, length, False) for length in claimed), False)
     return lambda _: Reply(answer, b"".join(encoded))
 
 

@@ -362,6 +362,23 @@ async def test_assignments_complement_each_other_and_come_back_the_same() -> Non
         assert experts == IndexSet.full(32)
 
 
+async def test_who_asked_what_to_hold_is_told_from_who_serves_by_itself() -> None:
+    async with world() as here:
+        root = (await here.publish(published(manifest(chunks=4)))).root
+        everything = IndexSet.full(4)
+        maintainer, one = await here.peer(1)
+        await hold(maintainer, one, root, everything)
+        donor, two = await here.peer(2)
+        await donor.ask(AssignChunks(two, root, 4), IndexSet().encode())
+        await hold(donor, two, root, everything)
+        reply, _ = await here.caller(3).ask(FindChunks(root))
+        assert isinstance(reply, ChunkHolders)
+        assert {holder.contact.key: holder.lent for holder in reply.holders} == {
+            maintainer.key: False,
+            donor.key: True,
+        }
+
+
 async def test_models_are_listed_and_manifests_come_in_pieces() -> None:
     async with world() as here:
         new = published(manifest(chunks=40_000))

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from engine.errors import ConfigError
+from swarm.peers.models import PeerView
+from swarm.wire.keys import PeerKey
 from tests.e2e.hosts import hosting
 from tui.backend import Ask, Donation, Turn
 from tui.messages import (
@@ -27,8 +29,9 @@ from tui.messages import (
 )
 from tui.options import Options, Sampling
 from tui.places import PlaceBackend
-from tui.remote import fingerprint
+from tui.remote import fingerprint, numbered
 from tui.speaker import chosen
+from tui.views import Role
 
 ASK = Ask((Turn("user", "Hello"),), Sampling(temperature=0.0, max_tokens=6))
 
@@ -181,6 +184,23 @@ def test_the_models_own_sampling_is_the_default_and_the_user_wins() -> None:
     )
     assert (mine.temperature, mine.seed, mine.repeat_penalty) == (0.1, 7, 1.1)
     assert chosen(Sampling(), {}).seed != chosen(Sampling(), {}).seed
+
+
+@pytest.mark.parametrize(
+    ("chunks", "lent", "role", "held"),
+    [
+        (10, False, Role.MAINTAINER, "everything"),
+        (10, True, Role.DISK, "everything"),
+        (4, True, Role.DISK, "40 %"),
+        (4, False, Role.MAINTAINER, "40 %"),  # one whose files changed, or are still on their way
+    ],
+)
+def test_a_donor_of_disk_is_called_one_whatever_it_holds(
+    chunks: int, lent: bool, role: Role, held: str
+) -> None:
+    peer = PeerView(PeerKey(bytes(32)), "", chunks, lent, 0, 0, 0, banned=False, trouble="")
+    seen = numbered(3, peer, 10)
+    assert (seen.number, seen.role, seen.held) == (3, role, held)
 
 
 def test_fingerprints_are_read_in_groups() -> None:

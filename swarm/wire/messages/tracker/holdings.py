@@ -63,10 +63,12 @@ class FindChunks(Message):
 
 @dataclass(frozen=True, slots=True)
 class ChunkHolder:
-    """A peer that serves some of what was asked for; `set_bytes` is the length of its part of the payload."""
+    """A peer that serves some of what was asked for; `set_bytes` is the length of its part of the payload. `lent`:
+    it asked the tracker what to hold, as a donor of disk does and a maintainer does not."""
 
     contact: Contact
     set_bytes: SetBytes
+    lent: bool
 
 
 @register("chunk-holders", payload=MAX_HOLDERS_BYTES)
