@@ -14,6 +14,8 @@ chance to try again. Without replicas the mirror is offline and has what the sto
 Prefetched chunks wait in a queue of their own, so that what is being waited for goes first.
 """
 
+import math
+from array import array
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -34,6 +36,11 @@ PREFETCHES_AT_ONCE = 12
 """Fewer than the flights there may be, so that what is waited for always finds one."""
 LOOKED_UP_TOGETHER = 4
 """Crossing over to a thread costs more than to look there for a chunk in the store."""
+TRUSTED_S = 10.0
+"""How long what was seen in the store counts as being there when it is asked for ahead: it may be evicted, and looking
+again for every hint would cost more than the hints bring."""
+
+_ABSENT_S = -math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,8 @@ class Mirror:
         self._more = trio.Event()
         self._wanted = bytearray(tree.chunk_count)
         self._verified = bytearray(tree.chunk_count)
+        self._seen_s = array("d", [_ABSENT_S]) * tree.chunk_count
+        """When each chunk was last seen in the store."""
         self._wanted_bytes = 0
         self._verified_bytes = 0
 
@@ -148,10 +157,11 @@ class Mirror:
         chunks = [
             span.chunk for path, offset, length in ranges for span in self.tree.spans(path, offset, length)
         ]
-        fresh = [chunk for chunk in chunks if not self._verified[chunk.index]]
-        self._want(fresh)
-        self._queue.update(dict.fromkeys(chunk.index for chunk in fresh))
-        if fresh:
+        long_ago_s = trio.current_time() - TRUSTED_S
+        doubtful = [chunk for chunk in chunks if self._seen_s[chunk.index] <= long_ago_s]
+        self._want(doubtful)
+        self._queue.update(dict.fromkeys(chunk.index for chunk in doubtful))
+        if doubtful:
             self._tell_of_more()
 
     def has_seen(self, chunk: Chunk) -> bool:
@@ -186,7 +196,7 @@ class Mirror:
                     await self._look_up()
                 if self._absent:
                     chunk = self._absent.popleft()
-                    if not self._verified[chunk.index]:  # by a read, meanwhile
+                    if self._seen_s[chunk.index] == _ABSENT_S:  # else a read had it fetched meanwhile
                         await self._fetch(chunk)
             except OSError:
                 # A hint has nobody to tell. Who reads this chunk tries again and is told.
@@ -199,7 +209,10 @@ class Mirror:
             del self._queue[chunk.index]
         held = await trio.to_thread.run_sync(self._held, chunks)
         self._verify(held)
-        self._absent.extend(chunk for chunk in chunks if chunk not in held)
+        absent = [chunk for chunk in chunks if chunk not in held]
+        for chunk in absent:
+            self._seen_s[chunk.index] = _ABSENT_S
+        self._absent.extend(absent)
         self._tell_of_more()
 
     def _held(self, chunks: Iterable[Chunk]) -> list[Chunk]:
@@ -242,7 +255,9 @@ class Mirror:
                 self._wanted_bytes += chunk.size
 
     def _verify(self, chunks: Iterable[Chunk]) -> None:
+        now_s = trio.current_time()
         for chunk in chunks:
+            self._seen_s[chunk.index] = now_s
             if not self._verified[chunk.index]:
                 self._verified[chunk.index] = 1
                 self._verified_bytes += chunk.size

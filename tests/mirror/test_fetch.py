@@ -13,7 +13,7 @@ import trio
 
 from mirror.cas import Store
 from mirror.errors import ChunkUnavailable, MirrorClosed, NoSuchFile, NotHere, OutsideFile
-from mirror.fetch import LOOKED_UP_TOGETHER, Mirror, Progress, open_mirror
+from mirror.fetch import LOOKED_UP_TOGETHER, TRUSTED_S, Mirror, Progress, open_mirror
 from mirror.flight import Patience
 from mirror.plan import Ledger, Policy, Readahead
 from tests.clocks import WorkClock
@@ -302,6 +302,43 @@ async def test_what_was_read_before_its_prefetch_came_to_it_is_not_fetched_again
         await mirror.read("weights/a", 20 * CHUNK, 20 * CHUNK)  # more than are prefetched at once
         await trio.sleep(30)
         assert giver.asked == 40
+
+
+async def test_prefetch_brings_again_what_was_evicted_since_it_was_here(
+    store: Store, clock: WorkClock
+) -> None:
+    giver = Giver("a", MODEL, seconds=1)
+    chunks = list(TREE.chunks("weights/b"))
+    async with mirrored(store, giver) as mirror:
+        await mirror.ensure(chunks)
+        store.gc([])
+        await trio.sleep(TRUSTED_S)
+        mirror.prefetch([("weights/b", 0, len(MODEL["weights/b"]))])
+        await trio.sleep(3)
+        assert giver.asked == 2 * len(chunks)
+        assert all(store.has(chunk.address, chunk.size) for chunk in chunks)
+        await trio.sleep(TRUSTED_S)
+        mirror.prefetch([("weights/b", 0, len(MODEL["weights/b"]))])
+        await trio.sleep(3)
+        assert giver.asked == 2 * len(chunks), "what is still here does not come again"
+
+
+async def test_the_store_is_not_looked_at_again_for_every_hint(store: Store, clock: WorkClock) -> None:
+    class Counting(Store):
+        looks = 0
+
+        def has(self, address: bytes, size: int) -> bool:
+            self.looks += 1
+            return super().has(address, size)
+
+    with Counting("/counting", files=MemoryDisk()) as counting:
+        async with mirrored(counting, Giver("a", MODEL)) as mirror:
+            await mirror.ensure(TREE.chunks("weights/b"))
+            before = counting.looks
+            for _ in range(20):
+                mirror.prefetch([("weights/b", 0, len(MODEL["weights/b"]))])
+                await trio.sleep(0.1)
+            assert counting.looks == before
 
 
 async def test_reading_forward_fetches_ahead_and_jumping_does_not(store: Store, clock: WorkClock) -> None:
