@@ -64,7 +64,8 @@ class Mirror:
         self._flights = flights
         self._closed = False
         self._queue: dict[int, None] = {}
-        self._absent: deque[Chunk] = deque()
+        self._absent: deque[tuple[Chunk, int]] = deque()
+        """Chunks to be prefetched, and how many flights had landed before the store was looked at for them."""
         self._more = trio.Event()
         self._wanted = bytearray(tree.chunk_count)
         self._verified = bytearray(tree.chunk_count)
@@ -99,6 +100,7 @@ class Mirror:
         for span in spans:
             parts.append((span, buffer[position : position + span.stop - span.start]))
             position += span.stop - span.start
+        looked = self._landings
         missing = await trio.to_thread.run_sync(self._from_store, parts)
         absent = {span.chunk.index for span, _ in missing}
         self._verify(span.chunk for span in spans if span.chunk.index not in absent)
@@ -108,17 +110,17 @@ class Mirror:
         errors: list[OSError] = []
         async with trio.open_nursery() as nursery:
             for span, part in missing:
-                nursery.start_soon(self._take, span, part, errors, nursery.cancel_scope)
+                nursery.start_soon(self._take, span, part, looked, errors, nursery.cancel_scope)
         if errors:
             raise errors[0]
         return buffer
 
     async def _take(
-        self, span: Span, part: memoryview, errors: list[OSError], rest: trio.CancelScope
+        self, span: Span, part: memoryview, looked: int, errors: list[OSError], rest: trio.CancelScope
     ) -> None:
         """Waits for one chunk and copies at once what is wanted of it, so that the chunk itself can go."""
         try:
-            data = await self._flight(span.chunk).landed()
+            data = await self._flight(span.chunk, looked).landed()
         except OSError as error:
             errors.append(error)
             rest.cancel()
@@ -195,9 +197,9 @@ class Mirror:
                 if not self._absent:
                     await self._look_up()
                 if self._absent:
-                    chunk = self._absent.popleft()
+                    chunk, looked = self._absent.popleft()
                     if self._seen_s[chunk.index] == _ABSENT_S:  # else a read had it fetched meanwhile
-                        await self._fetch(chunk)
+                        await self._fetch(chunk, looked)
             except OSError:
                 # A hint has nobody to tell. Who reads this chunk tries again and is told.
                 await trio.lowlevel.checkpoint()
@@ -207,20 +209,21 @@ class Mirror:
         chunks = [self.tree.chunk(index) for index in islice(self._queue, LOOKED_UP_TOGETHER)]
         for chunk in chunks:
             del self._queue[chunk.index]
+        looked = self._landings
         held = await trio.to_thread.run_sync(self._held, chunks)
         self._verify(held)
-        absent = [chunk for chunk in chunks if chunk not in held]
-        for chunk in absent:
-            self._seen_s[chunk.index] = _ABSENT_S
-        self._absent.extend(absent)
+        for chunk in chunks:
+            if chunk not in held:
+                self._seen_s[chunk.index] = _ABSENT_S
+                self._absent.append((chunk, looked))
         self._tell_of_more()
 
     def _held(self, chunks: Iterable[Chunk]) -> list[Chunk]:
         """Those that the store has. Runs in a thread."""
         return [chunk for chunk in chunks if self.store.has(chunk.address, chunk.size)]
 
-    async def _fetch(self, chunk: Chunk) -> None:
-        await self._flight(chunk).landed()
+    async def _fetch(self, chunk: Chunk, looked: int) -> None:
+        await self._flight(chunk, looked).landed()
         self._verify([chunk])
 
     def _tell_of_more(self) -> None:
@@ -228,17 +231,22 @@ class Mirror:
         self._more = trio.Event()
 
     async def _have(self, chunk: Chunk) -> None:
+        looked = self._landings
         if await trio.to_thread.run_sync(self.store.has, chunk.address, chunk.size):
             self._verify([chunk])
         else:
-            await self._fetch(chunk)
+            await self._fetch(chunk, looked)
 
-    def _flight(self, chunk: Chunk) -> Flight:
+    @property
+    def _landings(self) -> int:
+        return self._flights.landings if self._flights else 0
+
+    def _flight(self, chunk: Chunk, looked: int) -> Flight:
         if self._closed:
             raise MirrorClosed(path=chunk.path)
         if self._flights is None:
             raise NotHere(chunk=chunk.index, path=chunk.path)
-        return self._flights.start(chunk)
+        return self._flights.start(chunk, looked)
 
     def _from_store(self, parts: list[tuple[Span, memoryview]]) -> list[tuple[Span, memoryview]]:
         """Fills what the store has; the rest. Runs in a thread."""

@@ -21,6 +21,8 @@ WORKERS = 3
 """Threads that check and store."""
 HEDGES_AT_ONCE = 4
 """Second requests beside slow ones; when everybody is slow, asking everybody twice would not help."""
+LANDINGS_KEPT = 1024
+"""How many of the last landings are known by their chunks, of which each takes some hundred bytes."""
 LOOK_AGAIN_S = 30.0
 """How long replicas of last resort alone are asked before others are looked for."""
 _FAILURES = (SwarmError, OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError)
@@ -108,35 +110,42 @@ class Flights:
         self._patience = patience
         self._nursery = nursery
         self._flying: dict[bytes, Flight] = {}
-        self._landed: set[bytes] = set()
-        """Chunks that flights have stored; the store may have lost them since."""
+        self.landings = 0
+        """How many flights have stored their chunk."""
+        self._landed: dict[bytes, None] = {}
+        """The chunks of the last landings, in order; the store may have lost them since."""
         self._window = trio.CapacityLimiter(WINDOW)
         self._workers = trio.CapacityLimiter(WORKERS)
         self._hedges = 0
         self._refreshed_s = -math.inf
 
-    def start(self, chunk: Chunk) -> Flight:
-        """The flight of this chunk, a new one unless it is on its way already."""
+    def start(self, chunk: Chunk, looked: int) -> Flight:
+        """The flight of this chunk, a new one unless it is on its way already. `looked`: how many `landings` there were
+        when whoever asks for it began to look in the store, and did not find it."""
         flight = self._flying.get(chunk.address)
         if flight is None:
             flight = self._flying[chunk.address] = Flight()
-            self._nursery.start_soon(self._fly, chunk, flight)
+            self._nursery.start_soon(self._fly, chunk, flight, looked)
         return flight
+
+    @property
+    def remembered(self) -> int:
+        """How many landings are known by their chunks."""
+        return len(self._landed)
 
     def close(self) -> None:
         """Ends all flights; who waits for one gets MirrorClosed."""
         for flight in self._flying.values():
             flight.scope.cancel()
 
-    async def _fly(self, chunk: Chunk, flight: Flight) -> None:
+    async def _fly(self, chunk: Chunk, flight: Flight, looked: int) -> None:
         try:
             with flight.scope:
-                data = await self._landed_before(chunk)
+                data = await self._landed_since(chunk, looked)
                 if data is None:
                     async with self._window:
                         data = await self._obtain(chunk)
-                    self.fetched_bytes += chunk.size
-                    self._landed.add(chunk.address)
+                    self._count(chunk)
                 flight.land(data)
         except OSError as error:
             flight.crash(error)
@@ -144,12 +153,18 @@ class Flights:
             del self._flying[chunk.address]
             flight.crash(MirrorClosed(path=chunk.path))
 
-    async def _landed_before(self, chunk: Chunk) -> Buffer | None:
-        """What an earlier flight stored, if the store still has it.
+    def _count(self, chunk: Chunk) -> None:
+        self.fetched_bytes += chunk.size
+        self.landings += 1
+        self._landed.pop(chunk.address, None)
+        self._landed[chunk.address] = None
+        if len(self._landed) > LANDINGS_KEPT:
+            del self._landed[next(iter(self._landed))]
 
-        Who asks for a flight has looked in the store before, but an earlier one may have landed since.
-        """
-        if chunk.address not in self._landed:
+    async def _landed_since(self, chunk: Chunk, looked: int) -> Buffer | None:
+        """What an earlier flight stored that landed since the store was looked at, if the store still has it."""
+        landed = self.landings - looked
+        if not landed or (landed <= LANDINGS_KEPT and chunk.address not in self._landed):
             return None
         return await trio.to_thread.run_sync(
             self._store.read, chunk.address, chunk.size, limiter=self._workers

@@ -28,8 +28,9 @@ async def test_who_asks_when_a_flight_has_landed_gets_it_from_the_store() -> Non
     chunk, giver = TREE.chunk(0), Giver("a", MODEL, seconds=0)
     with Store("/store", files=MemoryDisk()) as store:
         async with flights_to(store, giver) as flights:
-            first = await flights.start(chunk).landed()
-            assert await flights.start(chunk).landed() == first
+            looked = flights.landings
+            first = await flights.start(chunk, looked).landed()
+            assert await flights.start(chunk, looked).landed() == first
             assert flights.fetched_bytes == chunk.size
     assert giver.asked == 1
 
@@ -38,10 +39,43 @@ async def test_what_the_store_has_lost_since_it_landed_is_fetched_again() -> Non
     chunk, giver = TREE.chunk(0), Giver("a", MODEL, seconds=0)
     with Store("/store", files=MemoryDisk()) as store:
         async with flights_to(store, giver) as flights:
-            first = await flights.start(chunk).landed()
+            looked = flights.landings
+            first = await flights.start(chunk, looked).landed()
             store.gc([])
-            assert await flights.start(chunk).landed() == first
+            assert await flights.start(chunk, looked).landed() == first
             assert flights.fetched_bytes == 2 * chunk.size
+    assert giver.asked == 2
+
+
+async def test_landings_that_are_forgotten_are_still_reckoned_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mirror.flight.LANDINGS_KEPT", 2)
+    giver = Giver("a", MODEL, seconds=0)
+    with Store("/store", files=MemoryDisk()) as store:
+        async with flights_to(store, giver) as flights:
+            looked = flights.landings
+            for index in range(3):
+                await flights.start(TREE.chunk(index), looked).landed()
+            assert flights.remembered == 2
+            for index in range(3):
+                await flights.start(TREE.chunk(index), looked).landed()
+    assert giver.asked == flights.landings == 3
+
+
+async def test_who_looked_after_all_that_landed_does_not_have_the_store_looked_at_again() -> None:
+    class Counting(Store):
+        looks = 0
+
+        def read_into(self, address: bytes, size: int, offset: int, buffer: memoryview) -> bool:
+            self.looks += buffer.nbytes == CHUNK
+            return super().read_into(address, size, offset, buffer)
+
+    chunk, giver = TREE.chunk(0), Giver("a", MODEL, seconds=0)
+    with Counting("/store", files=MemoryDisk()) as store:
+        async with flights_to(store, giver) as flights:
+            await flights.start(chunk, flights.landings).landed()
+            store.gc([])
+            await flights.start(chunk, flights.landings).landed()
+        assert store.looks == 0
     assert giver.asked == 2
 
 
