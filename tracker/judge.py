@@ -185,7 +185,10 @@ class Judge:
     async def list(self, caller: Peer, message: ListBans, payload: Buffer) -> tuple[Bans, bytes]:
         """The bans after a number."""
         found, more = self._bans.after(message.after, MOST_BANS_LISTED)
-        told = [Ban(ban.number, ban.key, ban.reason, ban.digest, ban.unix_s) for ban in found]
+        told = [
+            Ban(ban.number, ban.key, ban.reason, ban.digest, ban.unix_s, ban.number in self._proofs)
+            for ban in found
+        ]
         return Bans(tuple(told), more), b""
 
     async def proof(self, caller: Peer, message: GetProof, payload: Buffer) -> tuple[Proof, bytes]:

@@ -55,25 +55,47 @@ def show(
 @swarm_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
 def bans(invite: str | None, tracker: str | None, token: str | None, as_json: bool) -> None:
-    """List who is banned at a swarm's tracker, and the digests of the proofs."""
+    """List who is banned at a swarm's tracker, the digests of the proofs, and who keeps each: this machine (here) or
+    the tracker, so that `swarm audit show` can read it, or nobody there any more."""
     from swarm.cli.joining import joined
     from swarm.cli.options import parse_target
     from swarm.cli.output import emit_json, table
+    from swarm.peers.settings import home
     from swarm.peers.tracking import list_bans
 
     with joined(parse_target(invite, tracker), token) as (network, session):
         found = network.call(list_bans, session.tracker)
+    keepers = [keeper_of(ban, home().proofs) for ban in found]
     if as_json:
-        for ban in found:
+        for ban, keeper in zip(found, keepers, strict=True):
             emit_json(
-                {"donor": ban.key.hex(), "reason": ban.reason, "proof": ban.proof.hex(), "at": ban.unix_s}
+                {
+                    "donor": ban.key.hex(),
+                    "reason": ban.reason,
+                    "proof": ban.proof.hex(),
+                    "kept": keeper or None,
+                    "at": ban.unix_s,
+                }
             )
         return
     if not found:
         print("Nobody is banned.")
         return
-    rows = [(ban.key.hex()[:16], ban.proof.hex(), ban.reason) for ban in found]
-    print(table(("donor", "proof", "reason"), rows))
+    rows = [
+        (ban.key.hex()[:16], ban.proof.hex(), keeper or "no more", ban.reason)
+        for ban, keeper in zip(found, keepers, strict=True)
+    ]
+    print(table(("donor", "proof", "kept", "reason"), rows))
+
+
+def keeper_of(ban: Any, folder: Path) -> str:
+    """Where the proof of a `swarm.wire.messages.tracker.Ban` is read from: "here", "tracker", or "" when nobody keeps
+    it. `folder` is where this machine keeps its own. OSError when it cannot be read."""
+    from swarm.peers.proofs import kept_proof
+
+    if kept_proof(folder, ban.proof) is not None:
+        return "here"
+    return "tracker" if ban.kept else ""
 
 
 def _content(proof: str, invite: str | None, tracker: str | None, token: str | None) -> bytes:

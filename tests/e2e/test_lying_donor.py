@@ -57,6 +57,11 @@ async def test_a_lie_is_proven_to_everybody(oracle: Path, tmp_path: Path) -> Non
         (ban,) = [json.loads(line) for line in listed.stdout.splitlines()]
         assert ban["donor"] == key.hex()
         assert "signed a wrong answer" in ban["reason"]
+        assert ban["kept"] == "here"
+        elsewhere = await trio.to_thread.run_sync(
+            swarm, tmp_path / "stranger", "audit", "bans", served.invite, "--json"
+        )
+        assert json.loads(elsewhere.stdout)["kept"] == "tracker"
         for reader in (home, tmp_path / "stranger"):  # who found it, and who asks the tracker for it
             shown = await trio.to_thread.run_sync(
                 swarm, reader, "audit", "show", ban["proof"], served.invite, "--local", str(model), "--json"

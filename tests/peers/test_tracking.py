@@ -150,7 +150,7 @@ def bans_of(number_after: Callable[[int], int]) -> Answer:
 
     def answer(message: ListBans) -> Reply:
         number = number_after(message.after)
-        return Reply(Bans((Ban(number, KEY, "it lied", bytes(32), 0),), more=number != 5))
+        return Reply(Bans((Ban(number, KEY, "it lied", bytes(32), 0, kept=True),), more=number != 5))
 
     return answer
 

@@ -132,7 +132,8 @@ async def test_a_ban_outlives_its_proof_and_the_tracker_says_so(monkeypatch: pyt
         async with judging(store) as here:
             asker = FakeCaller(here.tracker.handlers(), keys(50))
             listed, _ = await asker.ask(ListBans())
-            first, second, _third = listed.bans  # type: ignore[attr-defined]
+            first, second, third = listed.bans  # type: ignore[attr-defined]
+            assert [ban.kept for ban in (first, second, third)] == [False, True, True]
             with pytest.raises(ProofDropped, match=r"keeps the proof .* no longer.*stays banned") as raised:
                 await asker.ask(GetProof(first.proof))
             assert raised.value.fields["peer"] == keys(1).key

@@ -39,13 +39,14 @@ class ListBans(Message):
 
 @dataclass(frozen=True, slots=True)
 class Ban:
-    """A banned peer. `proof` is the BLAKE3 digest of the proof, which GetProof returns."""
+    """A banned peer. `proof` is the BLAKE3 digest of the proof, which GetProof returns while it is `kept`."""
 
     number: Number
     key: Key
     reason: Annotated[str, Bounds(0, 500)]
     proof: Digest
     unix_s: Number
+    kept: bool
 
 
 @register("bans")
