@@ -156,6 +156,8 @@ class Lines:
                 self.failed = True
                 if not self.options.json:  # there it stands already
                     self.say(clean(event.message), "error")
+                    if event.too_long and self._prompt:
+                        self.say(f"The conversation is kept; {report.SHORTER}.")
             case _:
                 pass
 

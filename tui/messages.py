@@ -126,6 +126,8 @@ class Failed:
     message: str
     offline: bool = False
     """The network is at fault: asking again later may work."""
+    too_long: bool = False
+    """The conversation does not fit the model's context: asking the same again cannot work."""
 
 
 Event = Progress | Connected | Ready | Reasoning | Text | Retracted | Notice | Finished | Failed

@@ -105,6 +105,10 @@ def greeting(model: ModelView, context_tokens: int) -> str:
     return f"{name} answers, with a context of {context} tokens. F1 lists keys and commands."
 
 
+SHORTER = "/new begins another conversation, /edit asks shorter"
+"""What helps when a conversation does not fit the model's context."""
+
+
 def to_fetch(model: ModelView) -> str:
     """What opening a model would fetch."""
     fetch = model.to_fetch_bytes

@@ -12,7 +12,7 @@ from typing import Any
 
 from engine.chat import ChatSettings, Conversation, Finished, Progress, Restarted, Text
 from engine.engine import Engine
-from engine.errors import EngineError
+from engine.errors import ContextFull, EngineError
 from engine.sampling import Sampling as EngineSampling
 from engine.sampling import preferred
 from engine.template import Message
@@ -75,7 +75,7 @@ class Speaker:
         except MemoryError:
             yield Failed("This machine has no memory left for that; a smaller --expert-ram frees some.")
         except (EngineError, SwarmError) as error:
-            yield Failed(explain(error))
+            yield Failed(explain(error), too_long=isinstance(error, ContextFull))
         finally:
             self._replying = False
 

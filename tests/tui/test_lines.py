@@ -33,11 +33,20 @@ from tui.options import Options
 EVIL = "\x1b]0;pwned\x07 [b]x[/b]\u202e"
 
 
-def chat(home: Path, *lines: str, backend: FakeBackend | None = None, **options: Any) -> tuple[int, str, str]:
+class Typed(io.StringIO):
+    """Lines that somebody types at a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def chat(
+    home: Path, *lines: str, backend: FakeBackend | None = None, typed: bool = False, **options: Any
+) -> tuple[int, str, str]:
     """The exit code, and what was written to both streams."""
     output, errors = io.StringIO(), io.StringIO()
     wanted = {"target": "here:7300", "model": MODELS[0].name, **options}
-    source = io.StringIO("".join(line + "\n" for line in lines))
+    source = (Typed if typed else io.StringIO)("".join(line + "\n" for line in lines))
     fake = backend or FakeBackend()
     code = run(Options(home=home, **wanted), lambda: fake, source=source, output=output, errors=errors)
     return code, output.getvalue(), errors.getvalue()

@@ -16,10 +16,10 @@ from tests.tui.fakes import MODELS, FakeBackend, demo_swarm
 from tests.tui.stage import idle, play, say, screen_text, shown, until
 from tests.tui.test_lines import chat
 from tui.app import SwarmApp
-from tui.backend import Donation
+from tui.backend import Ask, Donation, Turn
 from tui.local import LocalPlace
-from tui.messages import Connected, Event, Failed
-from tui.options import Options
+from tui.messages import Connected, Event, Failed, Finished
+from tui.options import Options, Sampling
 from tui.places import PlaceBackend
 from tui.problems import NotThere
 from tui.screens.welcome import WelcomeScreen
@@ -148,6 +148,38 @@ def test_conversations_that_cannot_be_kept_hold_up_no_reply(home: Path) -> None:
         assert "~nobody-of-that-name/x.md: no such file or directory" in shown(app)
 
     play(home, scene)
+
+
+TOO_LONG = Failed("the conversation has 9,000 tokens, the model's context 4,096", too_long=True)
+
+
+def test_what_is_too_long_for_the_model_is_not_to_be_asked_again_as_it_is(home: Path) -> None:
+    async def scene(app: SwarmApp, pilot: Pilot[None], fake: FakeBackend) -> None:
+        await say(pilot, app, "Hi")
+        await idle(pilot, app)
+        assert "✗ the conversation has 9,000 tokens" in shown(app)
+        assert "/new begins another conversation, /edit asks shorter" in shown(app)
+        assert "/retry" not in shown(app)
+
+    play(home, scene, FakeBackend([[TOO_LONG]]))
+
+
+def test_nor_line_by_line_where_somebody_types(home: Path) -> None:
+    assert "/edit asks shorter" in chat(home, "Hi", backend=FakeBackend([[TOO_LONG]]), typed=True)[2]
+    assert "/edit" not in chat(home, "Hi", backend=FakeBackend([[TOO_LONG]]))[2]
+
+
+def test_a_conversation_beyond_the_models_context_fails_as_too_long(home: Path, oracle: Path) -> None:
+    backend = PlaceBackend(Options(home=home, local=oracle / "olmoe"))
+    for events in (backend.connect(""), backend.open("olmoe")):
+        list(events)
+    short = Ask((Turn("user", "Hi"),), Sampling(temperature=0.0, max_tokens=1))
+    long = replace(short, turns=(Turn("user", "Hi " * 200_000),))
+    failed = list(backend.ask(long))[-1]
+    assert isinstance(failed, Failed)
+    assert failed.too_long
+    assert isinstance(list(backend.ask(short))[-1], Finished)
+    backend.close()
 
 
 @pytest.mark.parametrize("before", ["online", "offline"])

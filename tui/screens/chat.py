@@ -192,7 +192,7 @@ class ChatScreen(Talk):
         self.transcript.end_reply(report.footer(event.stats, event.reason))
         self.controller.take_reply(reply.reasoning, reply.text, event.stats)
         if event.reason is EndReason.CONTEXT:
-            self.say("The context is full: /new begins another conversation, /edit asks shorter.", "warning")
+            self.say(f"The context is full: {report.SHORTER}.", "warning")
         self.know()
         self.refresh_status()
 
@@ -203,7 +203,7 @@ class ChatScreen(Talk):
         self.transcript.end_reply("broken off" if reply.text else "")
         self.controller.take_reply(reply.reasoning, reply.text, self.controller.stats)
         self.say(clean(event.message), "error")
-        self.say("The conversation is kept; /retry asks again.")
+        self.say(f"The conversation is kept; {report.SHORTER if event.too_long else '/retry asks again'}.")
         self.refresh_status()
 
     def keep_partial(self) -> None:
