@@ -13,7 +13,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, TextIO, TypeVar
 
 from swarm.peers.settings import load_remembered
@@ -21,6 +21,7 @@ from swarm.system import moves_cursor
 from tui import report, tables
 from tui.backend import Ask, Backend
 from tui.cleaner import clean, clean_line
+from tui.commands import COMMANDS
 from tui.controller import Controller
 from tui.interrupts import stopping
 from tui.messages import (
@@ -44,6 +45,19 @@ from tui.status import describe
 from tui.views import ModelView
 
 T = TypeVar("T")
+
+_SUMMARIES = {
+    "help": "what can be written here",
+    "edit": "take the last question back and print it, to be sent again",
+    "copy": "print the last reply, its last code block, or everything",
+}
+_COMMANDS = tuple(
+    replace(command, summary=_SUMMARIES.get(command.name, command.summary)) for command in COMMANDS
+)
+_KEYS = (
+    ("\\ at the end of a line", "the message goes on in the next"),
+    ("Ctrl-C", "stop the reply and keep it; with none under way, leave"),
+)
 
 
 class _Left(Exception):
@@ -268,7 +282,7 @@ class Lines:
             if isinstance(event, Ready):
                 self.controller.opened(event.model.name)
                 if self._prompt:
-                    self.say(report.greeting(event.model, event.context_tokens).replace("F1", "/help"))
+                    self.say(report.greeting(event.model, event.context_tokens, "/help lists commands"))
 
     def show_swarm(self) -> None:
         """The network, as it is now."""
@@ -301,8 +315,9 @@ class Lines:
         self.show(Table("Conversations", (tables.Column(""),), rows, "No conversation was saved yet."))
 
     def show_help(self, topic: str) -> None:
-        """Commands; keys mean nothing here."""
-        self.show(report.help_tables(topic)[0])
+        """Commands, and the few keys that mean something here."""
+        for table in report.help_tables(topic, _COMMANDS, _KEYS):
+            self.show(table)
 
     def replay(self) -> None:
         """Say where the conversation stands."""

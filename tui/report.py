@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from swarm.units import format_bytes, format_count, format_ms, format_seconds, format_share, plural
 from tui.cleaner import clean_line
-from tui.commands import BY_NAME, COMMANDS, DISPLAY, NETWORK, SAMPLING, Command
+from tui.commands import COMMANDS, DISPLAY, NETWORK, SAMPLING, Command
 from tui.options import Sampling
 from tui.tables import Column
 from tui.views import DonationView, ModelView, PeerView, ReplyStats, SwarmView
@@ -96,13 +96,13 @@ def models(listed: Sequence[ModelView]) -> Table:
     return Table("Models", columns, [_model(model) for model in listed], "This swarm serves no model.")
 
 
-def greeting(model: ModelView, context_tokens: int) -> str:
-    """What is said when a model is open."""
+def greeting(model: ModelView, context_tokens: int, help_: str = "F1 lists keys and commands") -> str:
+    """What is said when a model is open, and how to find out more."""
     facts = [model.format, format_bytes(model.size_bytes) if model.size_bytes else ""]
     about = ", ".join(clean_line(fact, 20) for fact in facts if fact)
     name = clean_line(model.name, 60) + (f" ({about})" if about else "")
     context = format_count(context_tokens)
-    return f"{name} answers, with a context of {context} tokens. F1 lists keys and commands."
+    return f"{name} answers, with a context of {context} tokens. {help_}."
 
 
 SHORTER = "/new begins another conversation, /edit asks shorter"
@@ -220,12 +220,18 @@ KEYS: Sequence[tuple[str, str]] = (
 )
 
 
-def help_tables(topic: str = "") -> list[Table]:
+def help_tables(
+    topic: str = "",
+    commands: Sequence[Command] = COMMANDS,
+    keys: Sequence[tuple[str, str]] = KEYS,
+) -> list[Table]:
     """Commands and keys; or one command."""
     if topic:
-        return [_commands("", [BY_NAME[topic]])]
-    keys = Table("Keys", (Column(""), Column("")), [list(key) for key in KEYS])
-    return [_commands("Commands", COMMANDS), keys]
+        return [_commands("", [command for command in commands if command.name == topic])]
+    return [
+        _commands("Commands", commands),
+        Table("Keys", (Column(""), Column("")), [list(key) for key in keys]),
+    ]
 
 
 def _commands(title: str, listed: Sequence[Command]) -> Table:

@@ -98,6 +98,17 @@ def test_commands_print_plain_tables(home: Path) -> None:
     assert not [line for line in output.split("\n") if line != line.rstrip()]
 
 
+def test_help_names_nothing_that_only_a_screen_has(home: Path) -> None:
+    _, output, errors = chat(home, "/help", "/help edit", typed=True)
+    assert "/help lists commands." in errors
+    listed = output.split("\n")
+    keys = listed[listed.index("Keys") + 1 :]
+    assert [key.split("  ")[0] for key in keys[:2]] == ["\\ at the end of a line", "Ctrl-C"]
+    for word in ("Enter", "Esc", "F1", "Tab", "editor", "keys and commands"):
+        assert word not in output
+    assert "print it, to be sent again" in keys[2]
+
+
 def test_every_other_command(home: Path, tmp_path: Path) -> None:
     fake = FakeBackend()
     lines = ["/system Be brief.", "one", "/retry", "/save talk", "/copy", "/edit", "/new", "/load",
