@@ -125,7 +125,8 @@ class Executor:
     def add(self, bank: Bank) -> int:
         """Answers for a bank from now on; gives its number."""
         self._numbers += 1
-        self.banks[self._numbers] = bank
+        # As in `remove`, never changed in place: others go through them with awaits in between.
+        self.banks = {**self.banks, self._numbers: bank}
         return self._numbers
 
     def remove(self, bank: Bank) -> None:

@@ -4,19 +4,23 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trio
 
 from swarm.peers.announce import Announcer, Reach, Standing
+from swarm.peers.executor import Executor, profile_of
 from swarm.peers.inventory import hash_files, list_files
 from swarm.peers.links import Links
 from swarm.peers.operator import LIFETIME_S, Publication, publish
 from swarm.peers.tracking import TrackerClient
 from swarm.wire import rpc
 from swarm.wire.address import Address
-from swarm.wire.holdings import IndexSet
+from swarm.wire.holdings import EMPTY, IndexSet
 from swarm.wire.keys import KeyPair
+from swarm.wire.messages import Message
+from swarm.wire.messages.tracker import HeartbeatSeen, HoldExperts, PeerRegistered, RegisterPeer
 from tests.e2e.hosts import lasting_port
 from tracker.catalogue import VERSIONS_KEPT, NameTaken
 from tracker.registry import Limits
@@ -114,6 +118,39 @@ async def test_what_is_held_and_published_is_told_when_it_changes(
         await until(lambda: newest.chunks.served.held(PEER.key) == IndexSet.full(2))
         assert tracker.catalogue.model(publication.root).chunks.served.held(PEER.key) == IndexSet.of([1])
         nursery.cancel_scope.cancel()
+
+
+async def test_banks_may_come_while_others_are_told_of() -> None:
+    told: list[bytes] = []
+    profiles = [profile_of(bytes([number]) * 32, "q8") for number in (1, 2)]
+    banks = [
+        SimpleNamespace(profile=one, ready=EMPTY, resident=lambda: EMPTY, last_resort=False)
+        for one in profiles
+    ]
+
+    class Listening:
+        async def ask(self, message: Message, *_: object) -> SimpleNamespace:
+            if isinstance(message, RegisterPeer):
+                return SimpleNamespace(message=PeerRegistered(1, "", "", "", 50, 60_000))
+            if isinstance(message, HoldExperts):
+                told.append(message.root)
+                if len(told) == 1:
+                    executor.add(banks[1])  # type: ignore[arg-type]
+                    announcer.changed()
+            await trio.lowlevel.checkpoint()
+            return SimpleNamespace(message=HeartbeatSeen(60_000, False, 0, 0, 0))
+
+        async def notify(self, message: Message) -> None: ...
+
+    executor = Executor(PEER)
+    executor.add(banks[0])  # type: ignore[arg-type]
+    announcer = Announcer(Listening(), Reach(0), executor=executor)  # type: ignore[arg-type]
+    async with trio.open_nursery() as nursery:
+        await nursery.start(announcer.run)
+        await until(lambda: len(told) >= 3)
+        nursery.cancel_scope.cancel()
+    first, second = (profile.root for profile in profiles)
+    assert told[:3] == [first, first, second]
 
 
 async def test_a_server_whose_model_was_renewed_often_registers_again(
