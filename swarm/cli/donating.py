@@ -14,6 +14,7 @@ import trio
 
 from swarm.cli.hosting import Place, until_signalled
 from swarm.cli.output import emit_json, say
+from swarm.cli.reports import say_trouble
 from swarm.errors import SwarmError
 from swarm.peers.announce import Announcer, Standing
 from swarm.peers.disk import DiskDonor
@@ -246,11 +247,15 @@ class _Report:
         self._model = model.info.name
         self._as_json = as_json
         self._served = (0, 0)
+        self._trouble: tuple[str, ...] = ()
         self._unit = "experts" if kind == "compute" else "MiB"
 
     def lending(self, now: Lending) -> None:
-        """What it holds changed."""
-        if self._as_json:
+        """What it holds changed, or what was found out about the model."""
+        if now.trouble != self._trouble:
+            self._trouble = now.trouble
+            say_trouble(now.trouble, self._as_json)
+        elif self._as_json:
             emit_json(
                 {
                     "event": "lending",

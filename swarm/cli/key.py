@@ -124,7 +124,7 @@ def sign(
     path, paths = _path(key_file), home()
     operator = Identity.load(path)
     facts = inspect(directory)
-    say_trouble(facts, as_json=False)
+    say_trouble(facts.trouble, as_json=False)
     with byte_progress(f"Hashing {directory.name}") as show_progress:
         files = hash_files(
             directory, list_files(directory), paths.hashes,

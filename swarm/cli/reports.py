@@ -2,7 +2,7 @@
 
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -35,9 +35,9 @@ class Facts:
     """This server's own key."""
 
 
-def say_trouble(model: ModelFacts, as_json: bool) -> None:
-    """Tells an operator what those who chat with a model would be told: it is better mended before it is signed."""
-    for reason in model.trouble:
+def say_trouble(trouble: Sequence[str], as_json: bool) -> None:
+    """Tells who serves a model what those who chat with it will be told: it is best mended before it is signed."""
+    for reason in trouble:
         if as_json:
             emit_json({"event": "trouble", "reason": reason})
         else:

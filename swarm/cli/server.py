@@ -103,7 +103,7 @@ async def serve(plan: Plan, as_json: bool) -> bool:
     async with until_signalled() as ended, trio.open_nursery() as nursery:
         nursery.start_soon(_cancel_at, ended, nursery.cancel_scope)
         async with listening(plan.place) as listeners:
-            say_trouble(plan.facts, as_json)
+            say_trouble(plan.facts.trouble, as_json)
             files = await _hash(plan)
             server = _Server(plan, files, _publish(plan, files), as_json)
             async with _tracking(plan, server) as (handlers, samples):

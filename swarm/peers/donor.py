@@ -66,6 +66,8 @@ class Lending:
     ready: int = 0
     resident: int = 0
     problem: str = ""
+    trouble: tuple[str, ...] = ()
+    """What those who chat with the model will be told, where that was looked at."""
     on_change: Callable[["Lending"], None] = field(default=lambda _: None, repr=False)
 
     def now(self, **changes: object) -> None:

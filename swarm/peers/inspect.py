@@ -1,15 +1,15 @@
 """Looking at a model directory before anybody is told of it: is it whole, and can the engine run it?"""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from engine.checkpoint import Checkpoint, config_in, read_json
 from engine.errors import EngineError
+from engine.gguf import presented
 from engine.models import family_of
 from engine.sampling import preferred
-from engine.source import DirectorySource
+from engine.source import DirectorySource, Source
 from engine.template import ChatTemplate
 from engine.tokenizer import Tokenizer
 from engine.weights import byte_ranges
@@ -45,14 +45,26 @@ def inspect(directory: Path, only: Collection[str] | None = None) -> ModelFacts:
         config_in(source, directory)
         checkpoint = Checkpoint.open(source)
         facts = facts_of(checkpoint)
-        tokenizer = Tokenizer.open(checkpoint.source)
-        template = None if tokenizer is None else ChatTemplate.open(checkpoint.source, tokenizer)
-        generation = read_json(checkpoint.source, GENERATION) or {}
-        return replace(facts, trouble=tuple(_trouble(template, generation)))
+        return replace(facts, trouble=tuple(_trouble(checkpoint.source)))
 
 
-def _trouble(template: ChatTemplate | None, generation: Mapping[str, Any]) -> Iterator[str]:
-    """What keeps a first question from being answered with the model's own settings, by the file at fault."""
+def chat_trouble(source: Source) -> tuple[str, ...]:
+    """What those who chat with a model of somebody else's will be told, for what it says of tokens, template and
+    generation. Blocks; OSError when that cannot be read."""
+    try:
+        return tuple(_trouble(presented(source)))
+    except EngineError as error:
+        return (str(error),)
+
+
+def _trouble(source: Source) -> Iterator[str]:
+    """What keeps a first question from being answered with the model's own settings, by the file at fault.
+
+    EngineError when one of these files cannot be used at all.
+    """
+    tokenizer = Tokenizer.open(source)
+    template = None if tokenizer is None else ChatTemplate.open(source, tokenizer)
+    generation = read_json(source, GENERATION) or {}
     try:
         preferred(generation, {})
     except EngineError as error:

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import trio
 
+from engine.source import DirectorySource
 from swarm.peers.announce import Announcer
 from swarm.peers.disk import StoredChunks, fetch_into
 from swarm.peers.donor import Lending, keep_settled
+from swarm.peers.inspect import chat_trouble
 from swarm.peers.inventory import hash_signed
 from swarm.peers.maintainer import DirectoryChunks, Maintainer, watch
 from swarm.peers.models import OpenModel
@@ -91,6 +93,7 @@ class WholeModel:
             announcer.held[manifest.root] = copied.held
             self.lending.now(state="running", assigned=tree.chunk_count, ready=len(copied.held()), problem="")
             announcer.changed()
+            await self._look_at(manifest)
             return
         chunks = StoredChunks(tree, store)
         await find_room(model.mirror, model.described)
@@ -105,6 +108,19 @@ class WholeModel:
             del self._maintainer.models[manifest.root]  # so that it is begun again
             raise
         self.lending.now(state="running", problem="")
+        await self._look_at(manifest)
+
+    async def _look_at(self, manifest: Manifest) -> None:
+        """Tells the owner what chats with this version will trip over. Only its operator can mend it."""
+        source, copy = self._model.source, self._copy
+
+        def look() -> tuple[str, ...]:
+            if copy is None:
+                return chat_trouble(source)
+            with DirectorySource(copy, {entry.path for entry in manifest.files}) as copied:
+                return chat_trouble(copied)
+
+        self.lending.now(trouble=await trio.to_thread.run_sync(look))
 
     def _lost(self, path: str) -> None:
         """A file of the copy changed: it is served no more, and the owner is told."""

@@ -45,6 +45,18 @@ def test_a_second_server_outlives_the_first_and_its_own_end(tmp_path: Path) -> N
                 fetch_all(tmp_path / "b", first.invite)
 
 
+def test_what_chats_will_trip_over_is_said_by_a_second_server_too(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    write_checkpoint(model)
+    (model / "generation_config.json").write_text('{"do_sample": true, "temperature": -1}')
+    with (
+        serving(tmp_path / "first", model, "--no-exec") as first,
+        running(tmp_path / "second", "serve", "--join", first.invite, *LOCAL) as server,
+    ):
+        until_it_serves(server)
+        assert server.event("trouble")["reason"].startswith("generation_config.json: temperature is -1")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

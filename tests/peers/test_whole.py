@@ -64,9 +64,11 @@ class Report:
 
     told: list[tuple[str, int, int, str]] = field(default_factory=list)
     more: trio.Event = field(default_factory=trio.Event)
+    trouble: tuple[str, ...] = ()
     announcer: Announcer | None = None
 
     def take(self, now: Lending) -> None:
+        self.trouble = now.trouble
         self.told.append((now.state, now.assigned, now.ready, now.problem))
         self.more.set()
         self.more = trio.Event()
@@ -313,6 +315,31 @@ async def test_a_copy_serves_at_once_and_a_wrong_one_is_refused(plan: Plan, tmp_
         with pytest.raises(NotThatModel, match=r"more\.bin is missing"):
             async with further(host.invite, home_at(tmp_path / "b"), Report(), copy):
                 pass
+
+
+@pytest.mark.parametrize("copied", [False, True])
+async def test_the_owner_is_told_what_chats_with_somebody_elses_model_will_trip_over(
+    plan: Plan, tmp_path: Path, copied: bool
+) -> None:
+    settings = plan.model / "generation_config.json"
+    settings.write_text('{"do_sample": true, "temperature": -1}')
+    copy = Path(shutil.copytree(plan.model, tmp_path / "copy")) if copied else None
+    report = Report()
+    async with hosted(plan) as host, further(host.invite, home_at(tmp_path / "b"), report, copy):
+        with trio.fail_after(60):
+            while not report.trouble:
+                await report.more.wait()
+        (reason,) = report.trouble
+        assert reason.startswith("generation_config.json: temperature is -1")
+        settings.write_text("{}")
+        if copy is not None:
+            (copy / settings.name).write_text("{}")
+        async with renewed(host.invite, home_at(tmp_path / "c"), plan, 2):
+            with trio.fail_after(60):
+                while report.trouble:
+                    assert report.announcer is not None
+                    report.announcer.changed()  # else the next sign of life is seconds away
+                    await trio.sleep(0.05)
 
 
 def opened_chunks(maintainer: Maintainer) -> int:
