@@ -58,7 +58,7 @@ class RelayLimits:
     streams_per_connection: int = 128
     streams_per_asker: int = 32
     streams_per_network: int = 128
-    """Asked for from one network: keys are free."""
+    """Asked for from one network: keys are free. None may have more than are left free for all others."""
     bytes_per_second: float = 32 << 20
     """For each sender."""
     bytes_per_second_a_network: float = 64 << 20
@@ -264,7 +264,7 @@ class Relay:
             crowded
             or asked >= limits.streams_per_asker
             or nearby >= limits.streams_per_network
-            or self.streams >= limits.streams
+            or nearby >= limits.streams - self.streams
         ):
             raise Busy(what="The tracker's relay", retry_after_s=2)
 

@@ -29,7 +29,8 @@ class Limits:
     """Requests that are answered at the same time, all connections together."""
     connections: int = 8192
     connections_per_source: int = 4096
-    """Connections from one address (of IPv6: one /64); large, since many peers may stand behind one router."""
+    """Connections from one address (of IPv6: one /64); large, since many peers may stand behind one router. None may
+    have more than are left free for all others, so that no few of them can take everything."""
     handshakes: int = 1024
     """Handshakes under way; one more ends the oldest of the source that has most of them."""
     bytes_in_flight: int = 64 << 20
@@ -200,11 +201,10 @@ class Sources:
 
     @contextmanager
     def admit(self, source: str) -> Iterator[bool]:
-        """Counts a connection while the block runs; False when there are too many already."""
-        admitted = (
-            self._total < self._limits.connections
-            and self._counts[source] < self._limits.connections_per_source
-        )
+        """Counts a connection while the block runs; False when there are too many already, or too many of that source
+        for as few as are left free."""
+        limits = self._limits
+        admitted = self._counts[source] < min(limits.connections_per_source, limits.connections - self._total)
         if not admitted:
             yield False
             return

@@ -297,6 +297,22 @@ async def test_the_keys_of_one_network_share_a_quota_of_streams() -> None:
         await opened(stranger)
 
 
+async def test_no_network_has_more_streams_than_are_left_for_others() -> None:
+    async with world(RelayLimits(streams=6)) as here:
+        hidden = await here.hidden()
+        ends = []
+        for number in range(3, 6):
+            ends.append(await here.end(keys(number)))
+            await trio.testing.wait_all_tasks_blocked()
+            here.callers[keys(number).key].locate(Address(f"198.51.{number}.1", 50000))
+        for end, most in zip(ends, (3, 2, 1), strict=True):
+            for _ in range(most):
+                await end.open(HIDDEN.key)
+                await hidden.accept()
+            with pytest.raises(RemoteError, match="busy"):
+                await end.open(HIDDEN.key)
+
+
 async def test_who_sends_more_than_it_may_is_reset() -> None:
     async with world() as here:
         hidden, asker = await here.hidden(), await here.end(ASKER)

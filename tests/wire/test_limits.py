@@ -1,6 +1,7 @@
 """Pace, budgets and counts of sources."""
 
 import math
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -157,6 +158,22 @@ async def test_who_stalls_is_dropped_when_its_time_is_over(autojump_clock: Any) 
     await pool.take(100, stalled)
     await pool.take(10, Holder())
     assert trio.current_time() - began == pytest.approx(Budget.STALLED_S + 0.3, abs=0.02)
+
+
+def test_no_few_sources_take_all_connections() -> None:
+    sources, held = Sources(Limits(connections=64, connections_per_source=32)), ExitStack()
+
+    def take_all(source: str) -> int:
+        count = 0
+        while held.enter_context(sources.admit(source)):
+            count += 1
+        return count
+
+    with held:
+        assert [take_all(name) for name in "abcdef"] == [32, 16, 8, 4, 2, 1]
+        assert take_all("g") == 1, "who has none yet gets in as long as there is room"
+        assert take_all("h") == 0
+    assert take_all("a") == 32, "whoever is alone may have as many as ever"
 
 
 def test_sources() -> None:
