@@ -20,6 +20,8 @@ from swarm.wire.address import Address
 from swarm.wire.keys import KeyPair, PeerKey
 from swarm.wire.messages import Message
 from swarm.wire.messages.tracker import (
+    GetManifest,
+    GetProof,
     Heartbeat,
     HeartbeatSeen,
     LeaveSwarm,
@@ -52,6 +54,9 @@ WORK_A_KEY = Rate(per_second=0.1, burst=2.0)
 WORK_A_NETWORK = Rate(per_second=0.3, burst=6.0)
 """Seconds of this process. A question about holdings may take many milliseconds, where the model is large and its
 holders have odd parts of it, and all others wait meanwhile."""
+READ_A_KEY = Rate(per_second=4 << 20, burst=160 << 20)
+READ_A_NETWORK = Rate(per_second=16 << 20, burst=640 << 20)
+"""Bytes of manifests and proofs. The largest manifest has 64 MiB, and many behind one router may read one together."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,8 @@ class Options:
     registrations_a_network: Rate = REGISTRATIONS_A_NETWORK
     work_a_key: Rate = WORK_A_KEY
     work_a_network: Rate = WORK_A_NETWORK
+    read_a_key: Rate = READ_A_KEY
+    read_a_network: Rate = READ_A_NETWORK
     operators: frozenset[bytes] | None = None
     """The operator keys that may publish models; None: whoever comes first to a name."""
     room: Room | None = None
@@ -94,6 +101,7 @@ class Tracker:
         self._registrations_a_network = Quota(options.registrations_a_network)
         self._dialling = 0
         self._work = Paces(options.work_a_key, options.work_a_network)
+        self._read = Paces(options.read_a_key, options.read_a_network)
         self._watched: dict[Peer, int] = {}
         self.catalogue = Catalogue(options.room or (STRANGERS if options.operators is None else OPERATORS))
         self.registry = Registry(options.limits, first_generation)
@@ -116,6 +124,7 @@ class Tracker:
             **self.publishing.handlers(),
             **self.relay.request_handlers(),
         }
+        asked |= {kind: self._weighed(asked[kind]) for kind in (GetManifest, GetProof)}
         limited = {kind: self._limited(handler) for kind, handler in asked.items()}
         return {**limited, **self.relay.notice_handlers()}
 
@@ -242,6 +251,22 @@ class Tracker:
                 self._work.delay_s(caller.key, network, took_s, self._clock.monotonic_s())
 
         return charged
+
+    def _weighed(self, handler: Handler) -> Handler:
+        """The handler, for callers that have not had more bytes than they may; as in `_charged`."""
+
+        @functools.wraps(handler)
+        async def weighed(caller: Peer, message: Message, payload: Buffer) -> tuple[Message, Buffer] | None:
+            network = bounded_network(caller.address)
+            wait_s = self._read.delay_s(caller.key, network, 0.0, self._clock.monotonic_s())
+            if wait_s:
+                raise Busy(what="The tracker", retry_after_s=round(wait_s, 2))
+            answer = await handler(caller, message, payload)
+            read_bytes = 0 if answer is None else len(answer[1])
+            self._read.delay_s(caller.key, network, read_bytes, self._clock.monotonic_s())
+            return answer
+
+        return weighed
 
 
 @asynccontextmanager

@@ -123,7 +123,7 @@ class TrackerClient:
         """The signed manifest with a root, unchecked."""
         content = bytearray()
         while True:
-            reply = await self.ask(GetManifest(root, len(content)), ManifestPiece)
+            reply = await ask_again(self, GetManifest(root, len(content)), ManifestPiece)
             piece = reply.message
             content += reply.payload
             if not 0 < piece.total_bytes <= MAX_SIGNED_BYTES or len(content) > piece.total_bytes:
@@ -234,4 +234,4 @@ async def ask_again(
 
 async def get_proof(tracker: TrackerClient, digest: bytes) -> bytes:
     """A proof that a tracker keeps, unchecked. Raises SwarmError."""
-    return bytes((await tracker.ask(GetProof(digest), Proof)).payload)
+    return bytes((await ask_again(tracker, GetProof(digest), Proof)).payload)

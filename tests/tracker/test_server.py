@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 import trio
+from blake3 import blake3
 
 from swarm.errors import SwarmError
 from swarm.wire import cbor
@@ -548,6 +549,33 @@ async def test_the_time_that_questions_take_is_rationed() -> None:
         await caller.ask(ListBans())  # what costs nothing is answered
         here.clock.now_s += 5.0
         await caller.ask(FindChunks(root))
+
+
+async def test_the_bytes_of_manifests_and_proofs_are_rationed() -> None:
+    new, proof = published(manifest(chunks=40_000)), b"p" * 900_000
+    guilty = Verdict(True, "it signed a wrong answer")
+    options = Options(read_a_key=Rate(100_000, 2_000_000), read_a_network=Rate(200_000, 4_000_000))
+    async with world(options, guilty) as here:
+        await here.publish(new)
+        caller, neighbour, stranger = here.caller(1), here.caller(2, place(1)), here.caller(300)
+        await caller.ask(ReportLiar(keys(7).key, new.root, PROFILE), proof)
+        question = GetManifest(new.root), GetProof(blake3(proof).digest())
+        for _ in range(2):
+            assert len((await caller.ask(question[0]))[1]) == PIECE_BYTES
+        for one in question:
+            with pytest.raises(Busy) as turned_away:
+                await caller.ask(one)
+            assert turned_away.value.fields["retry_after_s"] == round(2 * PIECE_BYTES / 100_000 - 20, 2)
+        await caller.ask(ListBans())  # what is small is answered
+        for _ in range(3):
+            await neighbour.ask(question[1])
+        with pytest.raises(Busy):
+            await neighbour.ask(question[1])
+        with pytest.raises(Busy):  # with another key: the network's share is used up
+            await here.caller(3, place(1)).ask(question[0])
+        await stranger.ask(question[0])
+        here.clock.now_s += 10
+        await caller.ask(question[1])
 
 
 async def test_registrations_of_a_network_and_dials_under_way_are_bounded(
