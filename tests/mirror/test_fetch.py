@@ -3,9 +3,6 @@
 import errno
 import itertools
 import os
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -13,9 +10,8 @@ import trio
 
 from mirror.cas import Store
 from mirror.errors import ChunkUnavailable, MirrorClosed, NoSuchFile, NotHere, OutsideFile
-from mirror.fetch import LOOKED_UP_TOGETHER, TRUSTED_S, Mirror, Progress, open_mirror
+from mirror.fetch import Progress, open_mirror
 from mirror.flight import Patience
-from mirror.plan import Ledger, Policy, Readahead
 from tests.clocks import WorkClock
 from tests.mirror.fakes import (
     CHUNK,
@@ -34,27 +30,8 @@ from tests.mirror.fakes import (
     truncate,
     zeros,
 )
-from tests.mirror.simulated import FaultyFiles, MemoryDisk
-
-MODEL = make_model({"config.json": 100, "empty": 0, "weights/a": 40 * CHUNK + 17, "weights/b": 3 * CHUNK})
-TREE = small_tree(MODEL)
-
-
-@pytest.fixture
-def clock() -> WorkClock:
-    return WorkClock()
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with Store("/store", files=MemoryDisk()) as opened:
-        yield opened
-
-
-@asynccontextmanager
-async def mirrored(store: Store, *givers: Giver, policy: Policy | None = None) -> AsyncIterator[Mirror]:
-    async with open_mirror(TREE, store, Givers(*givers), ledger=Ledger(policy)) as mirror:
-        yield mirror
+from tests.mirror.simulated import MemoryDisk
+from tests.mirror.small import MODEL, TREE, mirrored
 
 
 async def test_any_range_of_any_file(store: Store, clock: WorkClock) -> None:
@@ -260,99 +237,6 @@ async def test_a_second_model_fetches_only_what_it_does_not_share(store: Store, 
     assert giver.asked == 1, "two equal chunks of one file are one, too"
 
 
-async def test_prefetch_brings_what_was_asked_and_reads_go_first(store: Store, clock: WorkClock) -> None:
-    giver = Giver("a", MODEL, seconds=1)
-    async with mirrored(store, giver) as mirror:
-        mirror.prefetch([("weights/a", 0, 40 * CHUNK)])
-        await trio.sleep(0.1)
-        await mirror.read("weights/b", 0, 1)
-        assert trio.current_time() < 1.2, "the prefetch does not stand in the way"
-        await trio.sleep(10)
-        asked = giver.asked
-        assert await mirror.read("weights/a", 0, 40 * CHUNK) == MODEL["weights/a"][: 40 * CHUNK]
-        assert giver.asked == asked == 41
-
-
-async def test_a_failed_prefetch_is_forgotten_and_a_read_tries_again(store: Store, clock: WorkClock) -> None:
-    giver = Giver("a", MODEL)
-    giver.broken = OSError(errno.EHOSTUNREACH, "no route")
-    async with mirrored(store, giver) as mirror:
-        mirror.prefetch([("config.json", 0, 100)])
-        await trio.sleep(100)
-        giver.broken = None
-        assert await mirror.read("config.json", 0, 100) == MODEL["config.json"]
-
-
-async def test_prefetches_go_side_by_side_also_when_few_are_asked_for(store: Store, clock: WorkClock) -> None:
-    giver = Giver("a", MODEL, seconds=1)
-    async with mirrored(store, giver) as mirror:
-        mirror.prefetch([("weights/a", 0, LOOKED_UP_TOGETHER * CHUNK)])
-        await trio.sleep(1.5)
-        assert giver.most_under_way == giver.asked == LOOKED_UP_TOGETHER
-        assert mirror.progress.verified_bytes == LOOKED_UP_TOGETHER * CHUNK
-
-
-async def test_what_was_read_before_its_prefetch_came_to_it_is_not_fetched_again(
-    store: Store, clock: WorkClock
-) -> None:
-    giver = Giver("a", MODEL, seconds=1)
-    async with mirrored(store, giver) as mirror:
-        mirror.prefetch([("weights/a", 0, 40 * CHUNK)])
-        await trio.sleep(0.1)
-        await mirror.read("weights/a", 20 * CHUNK, 20 * CHUNK)  # more than are prefetched at once
-        await trio.sleep(30)
-        assert giver.asked == 40
-
-
-async def test_prefetch_brings_again_what_was_evicted_since_it_was_here(
-    store: Store, clock: WorkClock
-) -> None:
-    giver = Giver("a", MODEL, seconds=1)
-    chunks = list(TREE.chunks("weights/b"))
-    async with mirrored(store, giver) as mirror:
-        await mirror.ensure(chunks)
-        store.gc([])
-        await trio.sleep(TRUSTED_S)
-        mirror.prefetch([("weights/b", 0, len(MODEL["weights/b"]))])
-        await trio.sleep(3)
-        assert giver.asked == 2 * len(chunks)
-        assert all(store.has(chunk.address, chunk.size) for chunk in chunks)
-        await trio.sleep(TRUSTED_S)
-        mirror.prefetch([("weights/b", 0, len(MODEL["weights/b"]))])
-        await trio.sleep(3)
-        assert giver.asked == 2 * len(chunks), "what is still here does not come again"
-
-
-async def test_the_store_is_not_looked_at_again_for_every_hint(store: Store, clock: WorkClock) -> None:
-    class Counting(Store):
-        looks = 0
-
-        def has(self, address: bytes, size: int) -> bool:
-            self.looks += 1
-            return super().has(address, size)
-
-    with Counting("/counting", files=MemoryDisk()) as counting:
-        async with mirrored(counting, Giver("a", MODEL)) as mirror:
-            await mirror.ensure(TREE.chunks("weights/b"))
-            before = counting.looks
-            for _ in range(20):
-                mirror.prefetch([("weights/b", 0, len(MODEL["weights/b"]))])
-                await trio.sleep(0.1)
-            assert counting.looks == before
-
-
-async def test_reading_forward_fetches_ahead_and_jumping_does_not(store: Store, clock: WorkClock) -> None:
-    giver = Giver("a", MODEL)
-    async with mirrored(store, giver) as mirror:
-        forward = Readahead(least=4 * CHUNK, most=16 * CHUNK)
-        await mirror.read("weights/a", 0, CHUNK, forward)
-        await trio.sleep(1)
-        assert giver.asked == 5
-        await mirror.read("weights/a", 30 * CHUNK, CHUNK, Readahead(least=4 * CHUNK))
-        await trio.sleep(1)
-        assert giver.asked == 6
-
-
 async def test_ensure_has_everything_stored_or_says_why_not(store: Store, clock: WorkClock) -> None:
     giver = Giver("a", MODEL)
     async with mirrored(store, giver) as mirror:
@@ -371,28 +255,6 @@ async def test_ensure_fetches_again_what_the_store_has_lost(store: Store, clock:
             store.gc([])
 
 
-async def test_a_full_disk_reaches_the_reader_as_itself(clock: WorkClock) -> None:
-    giver = Giver("a", MODEL)
-    for nth in range(1, 60):
-        disk = MemoryDisk()
-        faulty = FaultyFiles(disk, 10_000, errno.ENOSPC)
-        with Store("/store", files=faulty) as store:  # type: ignore[arg-type]
-            faulty.restart(nth)
-            async with mirrored(store, giver) as mirror:
-                try:
-                    data = await mirror.read("weights/b", 0, 2 * CHUNK)
-                except OSError as error:
-                    if error.errno != errno.ENOSPC:
-                        raise
-                else:
-                    assert data == MODEL["weights/b"][: 2 * CHUNK]
-                faulty.restart(0)
-                assert await mirror.read("weights/b", 0, 2 * CHUNK) == MODEL["weights/b"][: 2 * CHUNK]
-            left = [name for name in disk.names if "/incoming/" in name and not name.endswith(".lock")]
-            assert not left
-    assert giver.asked > 100, "no peer was blamed for the disk"
-
-
 async def test_closing_ends_those_who_wait(store: Store, clock: WorkClock) -> None:
     async with mirrored(store, Giver("a", MODEL, stall)) as mirror, trio.open_nursery() as nursery:
 
@@ -404,55 +266,3 @@ async def test_closing_ends_those_who_wait(store: Store, clock: WorkClock) -> No
         await trio.sleep(1)
         mirror.close()
     assert trio.current_time() < 2
-
-
-async def test_damage_is_healed_online_and_an_error_offline(tmp_path: Path) -> None:
-    """1,000 random corruptions: flips, truncations, deletions, zeroed extents."""
-    luck = Random(7)
-    model = make_model({"weights": 100 * CHUNK})
-    tree = small_tree(model)
-    chunks = list(tree.chunks("weights"))
-    healed = absent = 0
-    with Store(tmp_path) as store:
-        givers = Givers(Giver("a", model, seconds=0))
-        async with open_mirror(tree, store, givers) as online, open_mirror(tree, store) as offline:
-            await online.read("weights", 0, 100 * CHUNK)
-            for number in range(1000):
-                chunk = luck.choice(chunks)
-                damage(tmp_path / "chunks" / chunk.address.hex()[:2] / chunk.address.hex(), luck)
-                right = model["weights"][chunk.offset : chunk.offset + chunk.size]
-                if number % 2:
-                    assert await online.read("weights", chunk.offset, chunk.size) == right
-                    healed += 1
-                else:
-                    try:
-                        assert await offline.read("weights", chunk.offset, chunk.size) == right
-                    except NotHere:
-                        absent += 1
-        assert healed == 500
-        assert absent > 400, "some damage only zeroes what was zero, or was undone"
-        assert await trio.to_thread.run_sync(lambda: all(right for _, right in store.verify()))
-
-
-def damage(path: Path, luck: Random) -> None:
-    if not path.exists():
-        return
-    content = bytearray(path.read_bytes())
-    at = luck.randrange(len(content))
-    match luck.randrange(4):
-        case 0:
-            content[at] ^= 1 << luck.randrange(8)
-        case 1:
-            del content[at:]
-        case 2:
-            path.unlink()
-            return
-        case 3:
-            length = min(64, len(content) - at)
-            content[at : at + length] = bytes(length)
-    if luck.random() < 0.5:
-        path.write_bytes(content)
-    else:  # in place, as a failing disk or a stray write would
-        with path.open("r+b") as file:
-            file.write(content)
-            file.truncate(len(content))
