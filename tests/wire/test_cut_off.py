@@ -15,8 +15,8 @@ from swarm.wire.frames import Kind
 from swarm.wire.messages import Message
 from swarm.wire.rpc import Limits, Peer
 from swarm.wire.server import Server
+from tests.wire.raw import frame, raw_caller
 from tests.wire.support import SERVER, Answer, Ask
-from tests.wire.test_hostile import frame, raw_caller
 
 
 async def ask_back(caller: Peer, message: Ask, payload: Any) -> tuple[Message, Any]:
