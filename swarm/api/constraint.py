@@ -7,15 +7,20 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
 from engine.arrays import Array
 from engine.engine import Engine
 from engine.thinking import OPEN, Tags, Thinking, thinking
-from swarm.api.errors import bad
+from swarm.api.endless import can_end
+from swarm.api.errors import ApiError, bad
 
 LARGEST_SCHEMA_BYTES = 1 << 18
+LIMITS = LLParserLimits(
+    max_items_in_row=20_000, step_max_items=200_000, step_lexer_fuel=1_000_000, verbose_errors=False
+)
+"""What one token of a reply may take: a union of 1,000 objects takes 0.2 seconds at its worst token."""
 WHITE_SPACE = r"[ \n\t]{0,24}"
 """Between the parts of a reply: room to indent, and an end for a model that would go on for ever."""
 
@@ -30,11 +35,13 @@ def compile_schema(schema: Mapping[str, Any], param: str = "response_format") ->
         raise bad(f"The JSON schema is larger than {LARGEST_SCHEMA_BYTES} bytes.", param)
     try:
         grammar = LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": WHITE_SPACE})
-        wrong, messages = LLMatcher.validate_grammar_with_warnings(grammar)
+        wrong, messages = LLMatcher.validate_grammar_with_warnings(grammar, limits=LIMITS)
     except ValueError as error:
         raise bad(f"The JSON schema cannot be used: {error}", param) from None
     if wrong:
         raise bad(f"The JSON schema cannot be used: {messages[0]}", param)
+    if not can_end(schema):
+        raise bad("The JSON schema cannot be used: whatever it asks for never ends.", param)
     return grammar
 
 
@@ -46,47 +53,85 @@ class Grammar:
         self._lock = threading.Lock()
         self._table: LLTokenizer | None = None
 
-    def follow(self, grammar: str, prompt: str) -> "Afterwards":
-        """A constraint for one reply to a prompt; thoughts that the prompt asks for come first, and are free."""
+    def follow(self, grammar: str, prompt: str, param: str = "response_format") -> "Afterwards":
+        """A constraint for one reply to a prompt; thoughts that the prompt asks for come first, and are free.
+        ApiError: nothing can follow the grammar; `param` is at fault."""
         engine = self._engine
         with self._lock:
             if self._table is None:
                 self._table = _table(engine)
-        constraint = JsonConstraint(self._table, grammar, engine.model.vocab_size, engine.stop_ids)
+        constraint = JsonConstraint(self._table, grammar, engine.model.vocab_size, engine.stop_ids, param)
         return Afterwards(constraint, partial(thinking, engine.tokenizer, prompt), engine)
 
 
 class JsonConstraint:
-    """See `engine.sampling.Constraint`. Once the text is complete, only a token that ends the reply may come."""
+    """See `swarm.api.scheduler.Followed`. Once the text is complete, only a token that ends the reply may come; where
+    the model has none, anything may."""
 
-    def __init__(self, table: LLTokenizer, grammar: str, vocabulary: int, stops: frozenset[int]) -> None:
-        self._matcher = LLMatcher(table, grammar, log_level=0)
-        if self._matcher.is_error():
-            raise bad(f"The JSON schema cannot be used: {self._matcher.get_error()}", "response_format")
+    def __init__(
+        self, table: LLTokenizer, grammar: str, vocabulary: int, stops: frozenset[int], param: str
+    ) -> None:
+        self._first = LLMatcher(table, grammar, log_level=0, limits=LIMITS)
         self._mask = allocate_token_bitmask(1, vocabulary)
         self._vocabulary = vocabulary
         self._stops = np.array(sorted(stop for stop in stops if stop < vocabulary), np.intp)
+        self._param = param
+        self.restart()
+        self.allowed()
+        if self.failure is not None:
+            raise bad(f"The JSON schema cannot be used: {self._problem}.", param)
+        self.restart()
+
+    @property
+    def over(self) -> bool:
+        """Whether no text may come any more."""
+        return self._stuck or self._matcher.is_stopped()
+
+    @property
+    def failure(self) -> ApiError | None:
+        """Why the text that is over is not complete; None when it is."""
+        if not self._problem:
+            return None
+        return bad(
+            f"The reply broke off in the middle, as the JSON schema could not be followed: {self._problem}. "
+            "Make the schema simpler.",
+            self._param,
+            "schema_too_complex",
+        )
 
     def allowed(self) -> Array | None:
         """bool [vocabulary]."""
-        if self._matcher.is_stopped():
+        if self.over:
             return self._only_stops()
         fill_next_token_bitmask(self._matcher, self._mask)
         bits = np.unpackbits(self._mask.view(np.uint8)[0], bitorder="little")
         allowed = bits[: self._vocabulary].astype(bool)
         allowed[self._stops] = self._matcher.is_accepting()
-        return allowed if allowed.any() else self._only_stops()
+        self._stuck = self._matcher.is_error() or not allowed.any()
+        return self._only_stops() if self._stuck else allowed
 
     def accept(self, token: int) -> None:
         """The token was taken."""
-        if token not in self._stops and not self._matcher.is_stopped():
+        if token not in self._stops and not self.over:
             self._matcher.consume_token(token)
 
     def restart(self) -> None:
         """No token was taken."""
-        self._matcher.reset()
+        self._matcher = self._first.deep_copy()  # one that met an error stays with it
+        self._stuck = False
 
-    def _only_stops(self) -> Array:
+    @property
+    def _problem(self) -> str:
+        """What keeps a text that is over from being complete; empty: nothing."""
+        if self._matcher.is_error():
+            return self._matcher.get_error().partition("\n")[0] or "nothing fits it"
+        if self.over and not self._matcher.is_accepting():
+            return "no token of this model can come next"
+        return ""
+
+    def _only_stops(self) -> Array | None:
+        if not len(self._stops):
+            return None
         allowed = np.zeros(self._vocabulary, bool)
         allowed[self._stops] = True
         return allowed
@@ -107,6 +152,16 @@ class Afterwards:
         self._opens = opens if opens is not None and opens < vocabulary else None
         self._fresh = False
         self.restart()
+
+    @property
+    def over(self) -> bool:
+        """See `JsonConstraint`."""
+        return not self._sorter.aside and self._constraint.over
+
+    @property
+    def failure(self) -> ApiError | None:
+        """See `JsonConstraint`."""
+        return self._constraint.failure
 
     def allowed(self) -> Array | None:
         """bool [vocabulary]."""

@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from engine.arrays import I32
 from engine.batch import PREFILL_ROWS, ReplyBatch
@@ -82,6 +82,18 @@ class Broken:
 RunEvent: TypeAlias = Advanced | Grown | TakenBack | Ended | Broken
 
 
+class Followed(Constraint, Protocol):
+    """A constraint that knows where the reply must end."""
+
+    @property
+    def over(self) -> bool:
+        """Whether no token may come any more."""
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why the reply is not what the constraint asks for, although it is over."""
+
+
 @dataclass(eq=False)
 class Run:
     """A prompt and how to reply to it. `tell` is called in the compute thread and must not wait, nor may `wake`, which
@@ -94,7 +106,7 @@ class Run:
     sampling: Sampling
     max_tokens: int | None = None
     logprobs: int | None = None
-    constraint: Constraint | None = None
+    constraint: Followed | None = None
     complete: bool = False
     cancelled: bool = False
 
@@ -145,7 +157,7 @@ class _Desk:
             run.max_tokens,
             run.logprobs,
             run.constraint,
-            Drafter(self._pace),
+            Drafter(self._pace) if self.engine.stop_ids or run.constraint is None else None,
         )
         self.batch.add(reply)
         self.replies[reply] = (run, ids)
@@ -353,12 +365,15 @@ class Scheduler:
                 self._tell(run, Advanced(done, total))
             case Token(_, token, logprob, alternatives):
                 self._tell(run, Grown(token, logprob, alternatives))
+                if run.constraint is not None and run.constraint.over:
+                    run.complete = True
             case Retracted(_, kept, reason):
                 run.complete = False
                 self._tell(run, TakenBack(kept, reason))
             case Done(_, why):
                 desk.leave(reply)
-                self._tell(run, Ended(why, reply.stats))
+                failure = None if run.constraint is None or why != "stop" else run.constraint.failure
+                self._tell(run, Ended(why, reply.stats) if failure is None else Broken(failure))
 
 
 def _log_fault(what: str, error: Exception) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 import trio
 
 from engine.errors import ContextFull
-from engine.sampling import MASK64, Constraint, preferred
+from engine.sampling import MASK64, preferred
 from swarm.api.admission import Admission
 from swarm.api.constraint import compile_schema
 from swarm.api.errors import bad
@@ -19,7 +19,7 @@ from swarm.api.metrics import Metrics
 from swarm.api.post import Post
 from swarm.api.prompts import chat_prompt, text_prompt
 from swarm.api.replies import Replies
-from swarm.api.scheduler import Run, Scheduler
+from swarm.api.scheduler import Followed, Run, Scheduler
 from swarm.api.shelf import Loaded, Shelf
 from swarm.api.toolchoice import call_schema
 from swarm.api.toolformats import schemas
@@ -50,8 +50,10 @@ class Service:
             def transcript() -> Transcript:
                 return Transcript(engine, wish.common.stop, prompt=prompt.text, rules=rules)
 
-            grammar = _grammar(wish)
-            follow = None if grammar is None else partial(model.grammar.follow, grammar, prompt.text)
+            grammar = await trio.to_thread.run_sync(_grammar, wish)
+            follow = (
+                None if grammar is None else partial(model.grammar.follow, grammar, prompt.text, _asker(wish))
+            )
             with self._replies(model, [prompt.text], wish.common) as replies:
                 await self._begin(replies, wish.common, prompt.ids, transcript, follow)
                 yield replies
@@ -89,7 +91,7 @@ class Service:
         wish: Wish,
         ids: Sequence[int],
         transcript: Callable[[], Transcript],
-        follow: Callable[[], Constraint] | None = None,
+        follow: Callable[[], Followed] | None = None,
     ) -> None:
         """Queues the choices of one prompt. `follow` makes what each must follow."""
         engine = replies.engine
@@ -119,8 +121,13 @@ class Service:
 def _grammar(wish: ChatWish) -> str | None:
     """The grammar that replies must follow, if any."""
     if wish.must_call:
-        return compile_schema(call_schema(wish.tools, wish.must_call), "tools")
-    return None if wish.schema is None else compile_schema(wish.schema)
+        return compile_schema(call_schema(wish.tools, wish.must_call), _asker(wish))
+    return None if wish.schema is None else compile_schema(wish.schema, _asker(wish))
+
+
+def _asker(wish: ChatWish) -> str:
+    """The field that says what replies must follow."""
+    return "tools" if wish.must_call else "response_format"
 
 
 def _call_rules(wish: ChatWish) -> CallRules | None:

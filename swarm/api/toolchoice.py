@@ -5,6 +5,7 @@ from typing import Any, TypeAlias
 
 from swarm.api.errors import bad
 from swarm.api.fields import Fields
+from swarm.api.pointers import moved
 
 MOST_TOOLS = 512
 LONGEST_NAME = 256
@@ -32,23 +33,24 @@ def chosen_tools(fields: Fields) -> tuple[Tools, tuple[str, ...]]:
 
 def call_schema(tools: Tools, names: Sequence[str]) -> Mapping[str, Any]:
     """The JSON schema of a call of one of some tools."""
-    calls = []
-    for tool in tools:
-        function = tool["function"]
-        if function["name"] in names:
-            properties = {
-                "name": {"const": function["name"]},
-                "arguments": {"type": "object", **(function.get("parameters") or {})},
-            }
-            calls.append(
-                {
-                    "type": "object",
-                    "properties": properties,
-                    "required": ["name", "arguments"],
-                    "additionalProperties": False,
-                }
-            )
-    return calls[0] if len(calls) == 1 else {"anyOf": calls}
+    functions = [tool["function"] for tool in tools if tool["function"]["name"] in names]
+    if len(functions) == 1:
+        return _one_call(functions[0], "#")
+    return {"anyOf": [_one_call(function, f"#/anyOf/{at}") for at, function in enumerate(functions)]}
+
+
+def _one_call(function: Mapping[str, Any], place: str) -> Mapping[str, Any]:
+    """The schema of a call of one tool, which stands at `place` of the whole."""
+    arguments = moved(function.get("parameters") or {}, f"{place}/properties/arguments")
+    return {
+        "type": "object",
+        "properties": {
+            "name": {"const": function["name"]},
+            "arguments": {"type": "object", **arguments},
+        },
+        "required": ["name", "arguments"],
+        "additionalProperties": False,
+    }
 
 
 def _chosen_object(choice: Fields, tools: Tools) -> tuple[Tools, tuple[str, ...]]:
