@@ -23,6 +23,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from swarm.api.kinds import ANY, Kinds, kinds_of
+
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
@@ -33,11 +35,12 @@ class ToolCall:
     ident: str = field(default_factory=lambda: f"call_{secrets.token_hex(12)}", compare=False)
 
 
-Schemas: TypeAlias = Mapping[str, Mapping[str, Any]]
-"""The schema of each parameter, by tool and parameter: what `schemas` makes of a request's tools."""
+Schemas: TypeAlias = Mapping[str, Mapping[str, Kinds]]
+"""The types of each parameter, by tool and parameter: what `schemas` makes of a request's tools."""
 Parser: TypeAlias = Callable[[str, Schemas], list[ToolCall]]
 """Makes calls of what stands between two marks; of what cannot be parsed none."""
 
+_TEXT: Kinds = frozenset({"string"})
 _NAME = re.compile(r"[\w.:/-]{1,256}")
 _FUNCTION = re.compile(r"<function=([^>\s]+)>(.*?)</function>", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
@@ -54,12 +57,17 @@ _CALL_ID, _DSML, _HUNYUAN = "[CALL_ID]", "｜DSML｜", "<tool_sep>"
 
 
 def schemas(tools: Sequence[Mapping[str, Any]]) -> Schemas:
-    """The schema of each parameter of each tool, as far as they are there."""
-    found: dict[str, Mapping[str, Any]] = {}
+    """The types of each parameter of each tool, as far as they are said."""
+    found: dict[str, Mapping[str, Kinds]] = {}
     for tool in tools:
         function = tool["function"]
-        properties = (function.get("parameters") or {}).get("properties")
-        found[function["name"]] = properties if isinstance(properties, Mapping) else {}
+        root = function.get("parameters") or {}
+        properties = root.get("properties")
+        found[function["name"]] = (
+            {name: kinds_of(schema, root) for name, schema in properties.items()}
+            if isinstance(properties, Mapping)
+            else {}
+        )
     return found
 
 
@@ -88,16 +96,16 @@ def _parsed(text: str) -> Any:
         return None
 
 
-def _is_text(schema: Any) -> bool:
-    kinds = schema.get("type") if isinstance(schema, Mapping) else None
-    return kinds == "string" or (isinstance(kinds, list) and "string" in kinds)
-
-
-def _value(text: str, schema: Any) -> Any:
-    """An argument given as text."""
-    if _is_text(schema) and not (text.strip() == "null" and schema["type"] != "string"):
+def _value(text: str, kinds: Kinds) -> Any:
+    """An argument given as text. Where it may be a string and something else, only what no string looks like is
+    something else: null, a list, an object."""
+    if kinds == _TEXT:
         return text
     value = _parsed(text)
+    if "string" in kinds and kinds != ANY:
+        other = "array" if isinstance(value, list) else "object" if isinstance(value, dict) else None
+        other = "null" if text.strip() == "null" else other
+        return value if other in kinds else text
     return text if value is None and text.strip() != "null" else value
 
 
@@ -105,8 +113,8 @@ def _call(name: str, arguments: Iterable[tuple[str, str]], known: Schemas) -> li
     name = name.strip()
     if not _NAME.fullmatch(name):
         return []
-    schema = known.get(name, {})
-    values = {key.strip(): _value(text, schema.get(key.strip())) for key, text in arguments}
+    kinds = known.get(name, {})
+    values = {key.strip(): _value(text, kinds.get(key.strip(), ANY)) for key, text in arguments}
     return [ToolCall(name, json.dumps(values, ensure_ascii=False))]
 
 
@@ -135,8 +143,8 @@ def _invoked(body: str, known: Schemas) -> list[ToolCall]:
     for name, inner in _INVOKE.findall(body):
         values = {}
         for key, kind, text in _NAMED.findall(inner):
-            schema = {"type": "string"} if kind == "true" else {} if kind else known.get(name, {}).get(key)
-            values[key] = _value(text if kind else text.strip("\n"), schema)
+            kinds = _TEXT if kind == "true" else ANY if kind else known.get(name, {}).get(key, ANY)
+            values[key] = _value(text if kind else text.strip("\n"), kinds)
         calls.append(ToolCall(name, json.dumps(values, ensure_ascii=False)))
     return calls
 

@@ -203,3 +203,44 @@ ASKED = f"<|channel|>commentary to=functions.f <|constrain|>json<|message|>{TEXT
 )
 def test_channels_of_gpt_oss(text: str, told: list[Piece], thoughts: str, called: bool) -> None:
     assert spoken(text) == (told, thoughts, called)
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "expected"),
+    [
+        ({"anyOf": [{"type": "string"}, {"type": "null"}], "default": None}, "8001", "8001"),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}], "default": None}, "null", None),
+        ({"type": ["string", "null"]}, "true", "true"),
+        ({"$ref": "#/$defs/Zip"}, "8001", "8001"),
+        ({"allOf": [{"$ref": "#/$defs/Zip"}], "description": "x"}, "8001", "8001"),
+        ({"$ref": "#/$defs/Loop"}, "8001", 8001),
+        ({"anyOf": [{"$ref": "#/$defs/Wide"}] * 40}, "8001", 8001),
+        ({"enum": ["1", "2"]}, "1", "1"),
+        ({"enum": [1, 2]}, "1", 1),
+        ({"const": "5"}, "5", "5"),
+        ({"const": None}, "null", None),
+        ({"oneOf": [{"type": "string"}, {"type": "object"}]}, '{"a": 1}', {"a": 1}),
+        ({"oneOf": [{"type": "string"}, {"type": "object"}]}, "[1]", "[1]"),
+        ({"type": "string"}, "null", "null"),
+        ({"type": "integer"}, "5", 5),
+        ({"type": "any"}, "5", 5),
+        ({}, "5", 5),
+        (True, "x", "x"),
+    ],
+)
+def test_the_types_of_arguments(schema: Any, text: str, expected: Any) -> None:
+    definitions = {
+        "Zip": {"type": "string"},
+        "Loop": {"$ref": "#/$defs/Loop"},
+        "Wide": {"anyOf": [{"$ref": "#/$defs/Wide"}, {"items": {"$ref": "#/$defs/Wide"}}] * 40},
+    }
+    parameters = {"$defs": definitions, "type": "object", "properties": {"p": schema}}
+    known = schemas([{"type": "function", "function": {"name": "f", "parameters": parameters}}])
+    for written in (
+        f"<tool_call><function=f>\n<parameter=p>\n{text}\n</parameter>\n</function></tool_call>",
+        f"<tool_call>f\n<arg_key>p</arg_key>\n<arg_value>{text}</arg_value>\n</tool_call>",
+        f'<minimax:tool_call><invoke name="f"><parameter name="p">{text}</parameter></invoke></minimax:tool_call>',
+    ):
+        (call,) = ToolCalls(known).push(written)
+        assert isinstance(call, ToolCall)
+        assert json.loads(call.arguments) == {"p": expected}
