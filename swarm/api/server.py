@@ -40,7 +40,8 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8000
     slots: int = 8
-    most_waiting: int = 64
+    most_waiting: int = 128
+    """Replies that may wait for a slot."""
     memory_bytes: int | None = None
     kept_bytes: int = 1 << 30
     certificate: Path | None = None

@@ -28,7 +28,7 @@ from swarm.api.wishes import ChatWish, TextWish, Wish
 
 
 class Service:
-    """Answers wishes, `most_waiting` beyond those that have slots."""
+    """Answers wishes, with `most_waiting` replies beyond those that have slots."""
 
     def __init__(self, shelf: Shelf, scheduler: Scheduler, metrics: Metrics, most_waiting: int) -> None:
         self.shelf = shelf
@@ -40,7 +40,7 @@ class Service:
     @asynccontextmanager
     async def chat(self, wish: ChatWish) -> AsyncIterator[Replies]:
         """The replies to a conversation. ApiError, EngineError, SwarmError, OSError: it cannot be answered."""
-        async with self._admitted(wish.common) as model:
+        async with self._admitted(wish.common, wish.common.choices) as model:
             engine = model.engine
             if wish.tools and not engine.template.takes_tools:
                 raise bad(f"{model.name} was not made to call tools; leave tools out.", "tools")
@@ -61,7 +61,7 @@ class Service:
     @asynccontextmanager
     async def text(self, wish: TextWish) -> AsyncIterator[Replies]:
         """The continuations of texts. ApiError, EngineError, SwarmError, OSError: it cannot be answered."""
-        async with self._admitted(wish.common) as model:
+        async with self._admitted(wish.common, len(wish.prompts) * wish.common.choices) as model:
             prompts = [
                 await trio.to_thread.run_sync(text_prompt, model.engine, prompt) for prompt in wish.prompts
             ]
@@ -75,10 +75,10 @@ class Service:
                 yield replies
 
     @asynccontextmanager
-    async def _admitted(self, wish: Wish) -> AsyncIterator[Loaded]:
-        """A place and the model, for the length of a block."""
+    async def _admitted(self, wish: Wish, replies: int) -> AsyncIterator[Loaded]:
+        """Places for so many replies and the model, for the length of a block."""
         listed = await self.shelf.find(wish.model)
-        with self._admission.place():
+        with self._admission.places(replies):
             async with self.shelf.use(listed) as model:
                 yield model
 

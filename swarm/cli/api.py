@@ -45,9 +45,9 @@ FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.option(
     "--queue",
     type=Whole(min=0),
-    default=64,
+    default=128,
     show_default=True,
-    help="Requests that may wait beyond.",
+    help="Replies that may wait beyond.",
 )
 @click.option(
     "--memory", type=SIZE, metavar="SIZE", help="Memory for models; by default a part of what is free."
