@@ -1,7 +1,8 @@
 """Which models are in memory: loaded when they are first asked for, unloaded when room is needed.
 
 Requests take turns in asking for a model, so one that has to wait for room is not overtaken for ever. Loading
-runs in a thread of its own while replies of other models go on. A model in use is never unloaded.
+runs in a thread of its own, one model at a time, while those that are there are used. A model in use is never
+unloaded.
 """
 
 import time
@@ -13,6 +14,7 @@ from typing import Protocol
 import trio
 
 from engine.engine import Engine
+from engine.errors import SettingsError
 from swarm.api.constraint import Grammar
 from swarm.api.errors import ApiError, no_model
 from swarm.api.scheduler import Scheduler
@@ -80,6 +82,7 @@ class Shelf:
         self._scheduler = scheduler
         self._loaded: dict[str, Loaded] = {}
         self._turn = trio.Lock()
+        self._loading = trio.Lock()  # is taken before a turn
         self._released = trio.Condition()
         self._listed: tuple[Listed, ...] = ()
         self._listed_s = -1e9
@@ -110,9 +113,12 @@ class Shelf:
         """A model in memory for the length of a block; loads it, and unloads others, when it is not there."""
         async with self._turn:
             model = self._loaded.get(listed.name)
-            if model is None:
-                model = await self._load(listed)
-            model.users += 1
+            if model is not None:
+                model.users += 1
+        if model is None:
+            async with self._loading:
+                model = self._loaded.get(listed.name) or await self._load(listed)
+                model.users += 1
         try:
             yield model
         finally:
@@ -131,9 +137,15 @@ class Shelf:
         if listed.missing:
             raise ApiError(503, f"{listed.name} cannot be served now: {listed.missing}.", code="incomplete")
         limit = self.limit_bytes
-        experts_bytes = None if limit is None else await self._expert_room(listed.name, limit)
+        async with self._turn:
+            experts_bytes = None if limit is None else await self._expert_room(listed.name, limit)
         with trio.CancelScope(shield=True):  # a client that leaves does not throw away what was loaded
-            engine = await trio.to_thread.run_sync(self.library.open, listed.name, experts_bytes)
+            try:
+                engine = await trio.to_thread.run_sync(self.library.open, listed.name, experts_bytes)
+            except SettingsError as error:  # what the server was started with, not what was asked of it
+                raise ApiError(
+                    503, f"{listed.name} cannot be served: {error}", code="model_unusable"
+                ) from None
             nbytes = engine.model.resident_bytes + engine.bank.capacity_bytes
             model = self._loaded[listed.name] = Loaded(listed.name, engine, nbytes)
             self.loads += 1
