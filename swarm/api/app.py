@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from swarm.api.asgi import Message, Receive, Scope, Send
 from swarm.api.chat import answer_chat
 from swarm.api.completions import answer_text
-from swarm.api.errors import ApiError, from_failure
+from swarm.api.errors import ApiError, from_failure, not_allowed
 from swarm.api.http import Client, EventStream, Left, as_json, headers_of, read_json, send_bytes, send_json
 from swarm.api.service import Service
 from swarm.api.shelf import Listed
 from swarm.api.wishes import parse_chat, parse_text
+from swarm.wire.address import BadAddress, parse_address
 
 _log = logging.getLogger(__name__)
 Handler = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -40,7 +40,7 @@ SAFE = {
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
 }
-LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
+ASKED_METHOD, ASKED_HEADERS = "access-control-request-method", "access-control-request-headers"
 
 
 @dataclass(frozen=True)
@@ -120,20 +120,19 @@ class App:
         headers = headers_of(scope)
         if self._requests > rules.most_requests:
             raise ApiError(503, "Too many requests at once; try again in a moment.", retry_after_s=1)
-        if rules.local_only and _host(headers.get("host", "")) not in LOOPBACK:
+        if rules.local_only and not _names_this_machine(headers.get("host", "")):
             raise ApiError(403, "This server answers only to this machine's own name, such as localhost.")
         route = self._routes.get(path)
         if route is None and path.startswith("/v1/models/"):
             route = {"GET": self._model}
         if route is None:
             raise ApiError(404, f"There is nothing at {path[:200]}.", code="not_found")
-        if method == "OPTIONS" and headers.get("access-control-request-method"):
+        if method == "OPTIONS" and headers.get(ASKED_METHOD):
             await send_bytes(send, b"", "text/plain", 204)
             return
         handler = route.get("GET" if method == "HEAD" else method)
         if handler is None:
-            allowed = ", ".join(route)
-            raise ApiError(405, f"{path} takes {allowed}, not {method[:20]}.", code="method_not_allowed")
+            raise not_allowed(path, method, ["HEAD", *route] if "GET" in route else [*route])
         if (path.startswith("/v1/") or path == "/metrics") and not self._is_known(headers):
             raise ApiError(
                 401, "This server needs its key: Authorization: Bearer KEY.", code="invalid_api_key"
@@ -150,14 +149,18 @@ class App:
     def _extra(self, scope: Scope) -> list[tuple[bytes, bytes]]:
         """Headers of every answer: what keeps a browser safe, and leave for other sites' pages, if given."""
         extra = [(name.encode(), value.encode()) for name, value in SAFE.items()]
-        origin, origins = headers_of(scope).get("origin"), self._rules.origins
+        headers, origins = headers_of(scope), self._rules.origins
+        origin = headers.get("origin")
         if origin is not None and ("*" in origins or origin in origins):
             extra = [pair for pair in extra if pair[0] != b"cross-origin-resource-policy"]
+            asked = (
+                headers.get(ASKED_HEADERS) or "authorization, content-type"
+            )  # clients send some of their own
             extra += [
                 (b"access-control-allow-origin", origin.encode("latin-1")),
-                (b"access-control-allow-headers", b"authorization, content-type"),
+                (b"access-control-allow-headers", asked.encode("latin-1")),
                 (b"access-control-allow-methods", b"GET, POST"),
-                (b"vary", b"origin"),
+                (b"vary", f"origin, {ASKED_HEADERS}".encode()),
             ]
         return extra
 
@@ -241,9 +244,12 @@ def _told(failure: Exception) -> ApiError:
     return error
 
 
-def _host(header: str) -> str:
-    """The host of a Host header, without its port."""
-    return urlsplit(f"//{header}").hostname or "" if header else ""
+def _names_this_machine(host: str) -> bool:
+    """Whether a Host header names loopback, by whatever name or address."""
+    try:
+        return parse_address(host).is_loopback
+    except BadAddress:
+        return False
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

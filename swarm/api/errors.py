@@ -1,5 +1,6 @@
 """What goes wrong over HTTP, in OpenAI's form: a status, and an error object with message, type, param and code."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.errors import (
@@ -29,13 +30,19 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
         retry_after_s: int | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.message = clean_text(message, limit=_LONGEST, lines=True)
         self.param = param
         self.code = code
-        self.retry_after_s = retry_after_s
+        self.headers = {**(headers or {})}
+        """Headers that belong to the answer."""
+        if retry_after_s is not None:
+            self.headers["retry-after"] = str(retry_after_s)
+        if status == 401:
+            self.headers["www-authenticate"] = "Bearer"
 
     @property
     def kind(self) -> str:
@@ -50,12 +57,6 @@ class ApiError(Exception):
             case status if status >= 500:
                 return "server_error"
         return "invalid_request_error"
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """Headers that belong to the answer."""
-        headers = {} if self.retry_after_s is None else {"retry-after": str(self.retry_after_s)}
-        return headers | ({"www-authenticate": "Bearer"} if self.status == 401 else {})
 
     def body(self) -> dict[str, Any]:
         """The JSON document."""
@@ -74,11 +75,22 @@ def no_model(name: str, known: str) -> ApiError:
     )
 
 
+def not_allowed(path: str, method: str, allowed: Sequence[str]) -> ApiError:
+    """There is something at that path, but not for that method."""
+    methods = ", ".join(allowed)
+    return ApiError(
+        405,
+        f"{path[:200]} takes {methods}, not {method[:20]}.",
+        code="method_not_allowed",
+        headers={"allow": methods},
+    )
+
+
 def busy(retry_after_s: int) -> ApiError:
     """All slots are taken and the queue is full."""
     return ApiError(
         429,
-        "Too many requests wait already; try again in a moment.",
+        "Too many replies are waited for already; try again in a moment.",
         code="queue_full",
         retry_after_s=retry_after_s,
     )
@@ -99,7 +111,7 @@ def from_failure(error: Exception) -> ApiError:
         case ApiError():
             return error
         case ContextFull():
-            return bad(str(error), "messages", "context_length_exceeded")
+            return bad(str(error), code="context_length_exceeded")
         case SettingsError() | TemplateError():
             return bad(str(error))
         case CheckpointError() | ConfigError() | TokenizerError():

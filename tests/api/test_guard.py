@@ -78,6 +78,25 @@ def test_other_sites_are_refused_unless_named(guarded: str) -> None:
     assert allowed("https://evil.example") is None
 
 
+def test_the_headers_that_a_client_sends_of_its_own_are_allowed(guarded: str) -> None:
+    own = "authorization,content-type,x-stainless-lang,x-stainless-os"
+    asked = {"access-control-request-method": "POST", "access-control-request-headers": own}
+    for origin, allowed in (("https://good.example", own), ("https://evil.example", None)):
+        answer = httpx2.options(guarded + "/v1/chat/completions", headers={"origin": origin, **asked})
+        assert answer.headers.get("access-control-allow-headers") == allowed
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        *((host, 200) for host in ("localhost", "LOCALHOST:1", "localhost.", "127.0.0.2:80", "[::1]", "[::1]:80")),
+        *((host, 403) for host in ("[", "[::1", "", "a@localhost", "localhost.evil.example", "10.0.0.1", "::", "a:b")),
+    ],
+)  # fmt: skip
+def test_names_of_this_machine(guarded: str, host: str, status: int) -> None:
+    assert httpx2.get(guarded + "/health", headers={"host": host}).status_code == status
+
+
 def test_a_page_elsewhere_cannot_pose_as_this_machine(guarded: str) -> None:
     assert httpx2.get(guarded, headers={"host": "evil.example"}).status_code == 403
     plain = {"content-type": "text/plain", "authorization": f"Bearer {KEY}"}
@@ -117,6 +136,8 @@ def test_wrong_paths_and_methods(guarded: str, method: str, path: str, status: i
     answer = httpx2.request(method, guarded + path, headers={"authorization": f"Bearer {KEY}"})
     assert answer.status_code == status
     assert answer.json()["error"]["type"] == "invalid_request_error"
+    allowed = {"/v1/completions": "POST", "/": "HEAD, GET"}.get(path) if status == 405 else None
+    assert answer.headers.get("allow") == allowed
 
 
 def test_a_full_queue_is_said_so(oracle: Path) -> None:
