@@ -1,5 +1,6 @@
 """Where the models of a server come from: directories on this machine."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,12 +14,12 @@ from swarm.peers.settings import home
 
 
 class Directories:
-    """Checkpoint directories, each a model named like its folder."""
+    """Checkpoint directories, each a model named like its folder; see `named`."""
 
     def __init__(
         self, directories: Sequence[Path], weights: Weights = "auto", expert_ram_bytes: int | None = None
     ) -> None:
-        self._directories = {directory.resolve().name: directory for directory in directories}
+        self._directories = named(directories)
         self._weights: Weights = weights
         self._expert_ram_bytes = expert_ram_bytes
         self._sources = {name: DirectorySource(path) for name, path in self._directories.items()}
@@ -54,6 +55,20 @@ class Directories:
         config = path / "config.json"
         created_s = int((config if config.is_file() else path).stat().st_mtime)
         return Listed(name, sum(source.files().values()), created_s, "local")
+
+
+def named(directories: Sequence[Path]) -> Mapping[str, Path]:
+    """Directories by what tells them apart: the name of the folder, with as many of those above as it takes. One that
+    is given twice is there once."""
+    left = {directory.resolve(): directory for directory in directories}
+    found: dict[str, Path] = {}
+    for folders in range(1, max((len(path.parts) for path in left), default=0) + 1):
+        names = {path: "/".join(path.parts[-folders:]) for path in left}
+        counts = Counter(names.values())
+        for path, name in names.items():
+            if counts[name] == 1 or len(path.parts) == folders:
+                found[name] = left.pop(path)
+    return found
 
 
 def least(*sizes: int | None) -> int | None:
