@@ -37,7 +37,7 @@ WORDS = "|".join(
 def definition(data: bytes, config: dict[str, Any]) -> str:
     """The definition of the tokenizer, as in a tokenizer.json. TokenizerError when the file is damaged."""
     ranks = _ranks(data)
-    spell = _byte_characters()
+    spell = byte_characters()
     vocabulary = {"".join(spell[byte] for byte in token): rank for token, rank in ranks.items()}
     merges = [
         ("".join(spell[byte] for byte in left), "".join(spell[byte] for byte in right))
@@ -98,7 +98,7 @@ def _special(first: int, config: dict[str, Any]) -> list[AddedToken]:
     return tokens
 
 
-def _byte_characters() -> list[str]:
+def byte_characters() -> list[str]:
     """The character that stands for each byte in byte-level vocabularies: itself where it is visible."""
     visible = {*range(33, 127), *range(161, 173), *range(174, 256)}
     hidden = iter(range(256, 512))

@@ -23,6 +23,10 @@ from engine.source import Source, read_whole
 
 LARGEST_TOKENIZER_BYTES = 512 << 20
 SECRETS = range(0x10F000, 0x10FFFE)  # private-use code points
+BYTES = {character: byte for byte, character in enumerate(tiktoken.byte_characters())}
+"""In vocabularies of bytes."""
+BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # a byte in vocabularies of text, …
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # … and a space there
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 # What is bracketed like a mark is a control token even if the tokenizer does not call it special: <think>,
 # [INST] …
@@ -42,6 +46,7 @@ class Tokenizer:
             for ident, token in added.items()
             if token.special or MARK.fullmatch(token.content)
         }
+        self._added = {ident: token.content for ident, token in added.items()}
         self._special_ids = {ident for ident, token in added.items() if token.special}
         self._control_pattern = _any_of(self.control)
         self.end_ids = frozenset(self._named_ids("eos_token"))
@@ -83,6 +88,16 @@ class Tokenizer:
         """One token as text; bytes that are no character by themselves become replacement characters."""
         return self.decode([ident], keep_special=True)
 
+    def bytes_of(self, ident: int) -> bytes:
+        """What one token adds to a text: UTF-8, of which it may hold part of a character."""
+        piece = self._library.id_to_token(ident)
+        if piece is None or ident in self._added:
+            return (piece or "").encode()
+        if self._spells_bytes:
+            return bytes(BYTES[character] for character in piece if character in BYTES)
+        single = BYTE.fullmatch(piece)
+        return bytes.fromhex(single[1]) if single else piece.replace(SPACE, " ").encode()
+
     def encode(self, text: str, *, add_special: bool = False) -> list[int]:
         """Ids of plain text: nothing in it becomes a control token.
 
@@ -110,6 +125,15 @@ class Tokenizer:
             respelled = respelled.replace(stand_in, text)
         return self._encode_twin(respelled, secrets, add_special=False)
 
+    def encode_prompt(self, text: str) -> list[int]:
+        """Ids of a text whose writer spelled out its control tokens, which count. What the tokenizer puts around a text
+        is added, but for a start token that is there already."""
+        _refuse_halves(text)
+        bare = list(self._library.encode(text, add_special_tokens=False).ids)
+        ids = list(self._library.encode(text, add_special_tokens=True).ids)
+        doubled = len(ids) > len(bare) and ids[:1] == bare[:1] and ids[1 : len(bare) + 1] == bare
+        return ids[1:] if doubled else ids
+
     def decode(self, ids: Iterable[int], *, keep_special: bool = False) -> str:
         """Text of tokens; special tokens leave none unless `keep_special`."""
         return str(self._library.decode(list(ids), skip_special_tokens=not keep_special))
@@ -121,6 +145,12 @@ class Tokenizer:
     def is_special(self, ident: int) -> bool:
         """Whether a token leaves no text."""
         return ident in self._special_ids
+
+    @cached_property
+    def _spells_bytes(self) -> bool:
+        """Whether the characters of the vocabulary stand for bytes."""
+        decoder = self._library.decoder
+        return decoder is not None and b'"ByteLevel"' in decoder.__getstate__()
 
     def _named_ids(self, key: str) -> list[int]:
         value = self.config.get(key)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.engine import Engine
-from engine.errors import TemplateError
+from engine.errors import TemplateError, TokenizerError
 from engine.template import Prompt
 from swarm.api.errors import bad
 from swarm.api.messages import with_text_arguments
@@ -27,13 +27,23 @@ def chat_prompt(engine: Engine, wish: ChatWish) -> Prompt:
 
 
 def text_prompt(engine: Engine, prompt: str | tuple[int, ...]) -> Prompt:
-    """A text, or token ids, to go on from. ApiError: it is empty, or an id is no token."""
+    """A text, in which control tokens count, or token ids, to go on from. ApiError: it is empty, an id is no token, or
+    the model has no tokenizer."""
+    try:
+        tokenizer = engine.tokenizer
+    except TokenizerError:
+        raise bad(
+            "This model has no tokenizer, so what it says cannot be written as text. Put its tokenizer.json into its "
+            "directory.",
+            "model",
+            "no_tokenizer",
+        ) from None
     if isinstance(prompt, str):
-        ids = engine.tokenizer.encode(prompt, add_special=True)
+        ids = tokenizer.encode_prompt(prompt)
         if not ids:
             raise bad("The prompt is empty; give at least one token.", "prompt")
         return Prompt(prompt, ids)
     wrong = next((ident for ident in prompt if ident >= engine.model.vocab_size), None)
     if wrong is not None:
         raise bad(f"{wrong} is no token of this model; it has {engine.model.vocab_size:,}.", "prompt")
-    return Prompt(engine.tokenizer.decode(prompt), list(prompt))
+    return Prompt(tokenizer.decode(prompt), list(prompt))

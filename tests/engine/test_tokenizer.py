@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from engine.errors import TokenizerError
@@ -160,3 +160,38 @@ def test_a_broken_tokenizer_is_named(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_bytes(b"\xff\xfe\xff")
     with pytest.raises(TokenizerError, match="not text"):
         Tokenizer.open(DirectorySource(tmp_path))
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_the_bytes_of_tokens_are_those_of_the_text(oracle: Path, name: str) -> None:
+    tokenizer = opened(oracle / name)
+    text = "Grüße, 你好 🎉\ufffd\n\tpause\x00 <x>"
+    ids = tokenizer.encode(text)
+    assert b"".join(map(tokenizer.bytes_of, ids)) == text.encode()
+    assert any(tokenizer.bytes_of(ident)[:1] in b"\x9f\x8e\xf0" for ident in ids)
+    for mark, ident in tokenizer.control.items():
+        assert tokenizer.bytes_of(ident) == mark.encode()
+    assert tokenizer.bytes_of(1 << 30) == b""
+
+
+def test_the_bytes_of_tokens_where_the_vocabulary_is_text() -> None:
+    tokenizer = metaspace_tokenizer()
+    assert b"".join(map(tokenizer.bytes_of, tokenizer.encode(" ab"))) == b" ab"
+    library = LibraryTokenizer(models.BPE({"<0xF0>": 0, "<0x9F>": 1, "a": 2}, [], byte_fallback=True))
+    library.decoder = decoders.ByteFallback()
+    assert list(map(Tokenizer(library.to_str()).bytes_of, range(3))) == [b"\xf0", b"\x9f", b"a"]
+
+
+def test_control_tokens_count_in_a_prompt_that_spells_them() -> None:
+    tokenizer = metaspace_tokenizer()
+    library = LibraryTokenizer.from_str(tokenizer.definition)
+    start, end = (tokenizer.id_of(mark) for mark in ("<s>", "</s>"))
+    library.post_processor = processors.TemplateProcessing(
+        "<s> $A </s>", special_tokens=[("<s>", start), ("</s>", end)]
+    )
+    around = Tokenizer(library.to_str())
+    inner = tokenizer.encode_rendered("a<think>b")
+    assert around.encode_prompt("a<think>b") == [start, *inner, end]
+    assert tokenizer.id_of("<think>") in inner
+    assert around.encode_prompt("<s>a") == [start, *tokenizer.encode_rendered("<s>a")[1:], end]
+    assert tokenizer.encode_prompt("<s><s>a")[:2] == [start, start]
