@@ -26,7 +26,7 @@ from engine.kernels import ExpertRows, Rows, set_threads
 from engine.synthetic import SyntheticSource
 from swarm.peers.audit import Conviction
 from swarm.peers.banks import layout_of, open_experts, warm
-from swarm.peers.bench_process import helper, tell, until_let_go
+from swarm.peers.bench_process import Helper, helper, tell, until_let_go
 from swarm.peers.delay_bench import distance
 from swarm.peers.doors import Doors
 from swarm.peers.executor import Executor, profile_of, whole_bank
@@ -75,7 +75,14 @@ class EmptyExperts:
 
 
 async def donate(plan: DonorPlan) -> None:
-    """A donor with all experts of a made-up model; prints where it listens, ends when its input does."""
+    """A donor with all experts of a made-up model; ends when its input does.
+
+    It tells where it listens, and then of each connection whether TCP_NODELAY is set.
+    """
+
+    async def look(peer: rpc.Peer) -> None:
+        tell(no_delay=peer.no_delay)
+
     set_threads(plan.threads)
     bank = open_experts(SyntheticSource(plan.config), cast(Any, plan.weights), None)
     if not plan.empty:
@@ -92,7 +99,8 @@ async def donate(plan: DonorPlan) -> None:
         }
     listeners = await rpc.listen("127.0.0.1", 0)
     async with trio.open_nursery() as nursery:
-        (address,) = await nursery.start(partial(rpc.serve), listeners, keys, handlers)
+        serve = partial(rpc.serve, listeners, keys, handlers, on_peer=look)
+        (address,) = await nursery.start(serve)
         tell(port=address.port, key=keys.key.hex())
         await until_let_go(nursery)
 
@@ -114,6 +122,8 @@ class Place:
 
     port: int
     key: PeerKey
+    process: Helper | None = None
+    """Its process, where that can be spoken to."""
 
 
 @contextmanager
@@ -121,7 +131,7 @@ def donor(plan: DonorPlan) -> Iterator[Place]:
     """A donor process for the length of a block."""
     told = json.dumps({**vars(plan), "config": dict(plan.config)})
     with helper(__name__, told) as process:
-        yield Place(process.told["port"], PeerKey(bytes.fromhex(process.told["key"])))
+        yield Place(process.told["port"], PeerKey(bytes.fromhex(process.told["key"])), process)
 
 
 class FixedList:

@@ -16,7 +16,7 @@ class Helper:
     def __init__(self, process: "subprocess.Popen[str]", name: str) -> None:
         self._process = process
         self._name = name
-        self.told = self._next()
+        self.told = self.hear()
         """What it said when it was ready."""
 
     @property
@@ -29,18 +29,15 @@ class Helper:
         assert self._process.stdin is not None
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
-        return self._next()
+        return self.hear()
 
     def let_go(self) -> None:
         """Tells it to end."""
         assert self._process.stdin is not None
         self._process.stdin.close()
 
-    def last_words(self) -> dict[str, Any]:
-        """Waits for what it says at its end. RuntimeError when it ended without."""
-        return self._next()
-
-    def _next(self) -> dict[str, Any]:
+    def hear(self) -> dict[str, Any]:
+        """Waits for what it says next. RuntimeError when it ended without."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:

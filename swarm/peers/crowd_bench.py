@@ -134,7 +134,7 @@ def measure(server: Helper, chunk_count: int, rounds: int, size: Size) -> Crowde
         with helper(_MODULE, "crowd", *asked, str(size.connections)) as crowd:
             crowded = trio.run(_read, server, chunk_count, size.reads)
             crowd.let_go()
-            found = crowd.last_words()
+            found = crowd.hear()
         turns.append(Turn(alone, crowded, found["held"], found["opened_anew"]))
         time.sleep(_AGAIN_AFTER_S)  # until the maintainer is rid of them
     return Crowded(size, tuple(turns), bytes_per_s, clients_peak_bytes, peak_bytes(server.pid))

@@ -86,6 +86,11 @@ class Peer:
         """Bytes written to the network on this connection since its handshake."""
         return self._outbox.sent_bytes
 
+    @property
+    def no_delay(self) -> bool | None:
+        """Whether small frames leave at once (TCP_NODELAY); None where it has no socket of its own, as in a relay."""
+        return self._link.no_delay
+
     async def request(self, message: Message, payload: Buffer = b"") -> Reply:
         """Asks and waits for the reply; cancelling it takes the request back.
 

@@ -44,6 +44,10 @@ class Link(Protocol):
     async def aclose(self) -> None:
         """Closes it."""
 
+    @property
+    def no_delay(self) -> bool | None:
+        """Whether TCP_NODELAY is set; None where there is no socket of its own."""
+
 
 def link_of(stream: trio.abc.Stream) -> Link:
     """The best way to carry bytes over a stream."""
@@ -119,6 +123,10 @@ class SocketLink:
     async def aclose(self) -> None:
         await self._stream.aclose()
 
+    @property
+    def no_delay(self) -> bool | None:
+        return bool(self._stream.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
     def _usable(self) -> int:
         # A closed descriptor's number may already belong to another file.
         if self._stream.socket.fileno() != self._descriptor:
@@ -151,6 +159,10 @@ class StreamLink:
 
     async def aclose(self) -> None:
         await trio.aclose_forcefully(self._stream)
+
+    @property
+    def no_delay(self) -> bool | None:
+        return None
 
 
 def _receive_buffer() -> memoryview:

@@ -4,9 +4,9 @@ import math
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,162 +17,55 @@ from engine.errors import EngineError
 from engine.expert_bank import ExpertBank
 from engine.kernels import ExpertRows, quantize_rows
 from engine.source import DirectorySource
-from swarm.peers.audit import Auditor, Conviction, Recomputer
 from swarm.peers.banks import layout_of, open_experts
 from swarm.peers.calls import UNSIGNED, Form, Work, encode_call, encode_outputs
 from swarm.peers.executor import Executor, profile_of, whole_bank
+from swarm.peers.lies_bench import (
+    KEYS,
+    PROFILE,
+    REQUEST,
+    RIGHT,
+    WRONG,
+    Found,
+    Simulation,
+    answer,
+    measure,
+    replica,
+)
 from swarm.peers.partner import Answer, Remote
-from swarm.peers.pool import Pool
 from swarm.peers.proof import BadProof, Proof
 from swarm.peers.verdict import AskingVerifier, ExecutorVerifier, NobodyToAsk
 from swarm.trust.profile import NumericProfile
 from swarm.trust.receipts import give_receipt, reply_digest, request_digest
 from swarm.wire import rpc
 from swarm.wire.address import Address
-from swarm.wire.holdings import ExpertLayout
-from swarm.wire.keys import BadSignature, KeyPair, PeerKey
+from swarm.wire.keys import BadSignature, PeerKey
 from swarm.wire.messages.experts import RunExperts
-from swarm.wire.messages.tracker import Contact
 from tests.peers.donors import ROOT, Donor
 
-FORM = Form(32, True)
-PROFILE = NumericProfile(1, b"\7" * 32, "auto")
-WORK = Work(0, np.zeros(1, np.int32), np.zeros(1, np.int32), quantize_rows(np.ones((1, 32), np.float32)))
-RIGHT = ExpertRows(np.ones((1, 32), np.int16), np.ones((1, 1), np.float32))
-WRONG = ExpertRows(np.full((1, 32), 2, np.int16), np.ones((1, 1), np.float32))
-REQUEST = encode_call(FORM, 1, WORK, np.arange(1))
-KEYS = [KeyPair(bytes([number + 1]) * 32) for number in range(4)]
+
+async def test_liars_are_found_as_soon_as_the_share_implies_and_nobody_else() -> None:
+    found = await measure(share=0.25, seeds=200, honest_calls=20_000)
+    assert sorted(found.one) == [0.01, 0.1, 1.0]
+    for rate, one in found.one.items():
+        assert one.within, f"{rate}: {one}"
+    assert found.all_first.within, found.all_first
+    assert found.all_but_one.within, found.all_but_one
+    assert (found.wrongly_accused, found.honest_banned) == (0, 0)
 
 
-@dataclass
-class FakePool:
-    """Donors that all hold everything."""
-
-    profile: NumericProfile
-    remotes: list[Remote]
-    nursery: trio.Nursery | None = None
-    banned: list[Remote] = field(default_factory=list)
-
-    def usable(self, without: tuple[Remote, ...] = ()) -> list[Remote]:
-        return [remote for remote in self.remotes if remote not in without and not remote.banned]
-
-    def ban(self, remote: Remote, reason: str) -> None:
-        remote.banned = reason
-        self.banned.append(remote)
-
-
-class Everywhere(Remote):
-    """A donor that holds everything."""
-
-    def holds_all(self, layer: int, experts: Any) -> bool:
-        return True
-
-
-def remote(number: int) -> Remote:
-    return Everywhere(Contact(KEYS[number].key, "", 0, False), ExpertLayout((8,)))
-
-
-SIGNED: dict[tuple[int, bytes], bytes] = {}
-
-
-def answer(of: Remote, outputs: ExpertRows) -> Answer:
-    message, request = REQUEST
-    reply = encode_outputs(outputs)
-    keys = next(keys for keys in KEYS if keys.key == of.key)
-    number = KEYS.index(keys)
-    if (number, reply) not in SIGNED:
-        receipt = give_receipt(
-            keys,
-            profile=PROFILE.digest,
-            request=request_digest(message, request),
-            reply=reply_digest(UNSIGNED, reply),
-        )
-        SIGNED[number, reply] = receipt.signature
-    return Answer(of, WORK, message, request, outputs, reply, SIGNED[number, reply], 0.001)
-
-
-class Simulation:
-    """Calls spread over four donors, one of which (or all) lies at a rate."""
-
-    def __init__(self, seed: int, share: float, rate: float, liars: set[int]) -> None:
-        self.luck = random.Random(seed)
-        self.rate, self.liars = rate, liars
-        self.remotes = [remote(number) for number in range(4)]
-        self.pool = FakePool(PROFILE, self.remotes)
-        recompute = Recomputer(lambda work: RIGHT, lambda work: True, lambda layer: FORM)
-        recompute.__class__ = Immediate
-        self.auditor = Auditor(
-            share, cast(Pool, self.pool), recompute, self.convicted, random.Random(seed + 1)
-        )
-        self.convictions: list[Conviction] = []
-        self.lies = 0
-
-    def convicted(self, conviction: Conviction) -> None:
-        self.convictions.append(conviction)
-
-    def says(self, of: Remote) -> Answer:
-        lies = self.remotes.index(of) in self.liars and self.luck.random() < self.rate
-        return answer(of, WRONG if lies else RIGHT)
-
-    async def ask(self, other: Remote) -> Answer:
-        return self.says(other)
-
-    async def call(self) -> bool:
-        """One call; whether its outcome is right."""
-        one = self.luck.choice(self.pool.usable())
-        said = self.says(one)
-        self.lies += said.outputs is WRONG
-        outputs = said.outputs
-        if self.auditor.draws():
-            outputs = (await self.auditor.check(said, 1, self.ask)).outputs
-        return encode_outputs(outputs) == encode_outputs(RIGHT)
-
-
-class Immediate(Recomputer):
-    """Recomputes without a thread, for speed."""
-
-    async def __call__(self, work: Work) -> ExpertRows:
-        return self._run(work)
-
-
-@pytest.mark.parametrize("rate", [0.01, 0.1, 1.0])
-async def test_a_liar_is_found_as_soon_as_the_share_implies(rate: float) -> None:
-    """A lie comes to light when it is audited, or when its teller is asked for a second opinion on another's.
-
-    Of calls, the liar answers a quarter and is the second of another quarter of audits less those recomputed
-    here; so the chance a call is share · rate · (1 + 7/8) / 4, and the calls until then are geometric.
-    """
-    share, seeds = 0.25, 200
-    chance = share * rate * (1 + 0.875) / 4
-    counts = []
-    for seed in range(seeds):
-        simulation = Simulation(seed, share, rate, {2})
-        calls = 0
-        while not simulation.convictions:
-            await simulation.call()
-            calls += 1
-        assert [conviction.donor for conviction in simulation.convictions] == [simulation.remotes[2]]
-        counts.append(calls)
-    deviation = math.sqrt(1 - chance) / chance / math.sqrt(seeds)
-    assert abs(sum(counts) / seeds - 1 / chance) < 3 * deviation
-
-
-async def test_colluders_are_found_by_the_audits_made_here() -> None:
-    for seed in range(20):
-        simulation = Simulation(seed, 0.25, 1.0, {0, 1, 2, 3})
-        for _ in range(2000):
-            if len(simulation.pool.usable()) == 1:
-                break
-            await simulation.call()
-        assert len(simulation.convictions) >= 3
+def test_what_chance_allows_is_known() -> None:
+    found = Found.of([9, 11, 10, 10], [0.1])
+    assert (found.calls, found.implied, found.within) == (10, 10, True)
+    assert found.allowed == pytest.approx(3 * math.sqrt(90 / 4))
+    assert not Found.of([30, 40], [1.0]).within
 
 
 @pytest.mark.slow
 async def test_no_honest_donor_is_ever_banned() -> None:
-    simulation = Simulation(0, 0.05, 0.0, set())
+    simulation = Simulation(0, 0.05, 0.0, ())
     for _ in range(1_000_000):
-        if simulation.auditor.draws():
-            await simulation.auditor.check(simulation.says(simulation.remotes[_ % 4]), 1, simulation.ask)
+        await simulation.call()
     audits = simulation.auditor.audits
     assert simulation.convictions == []
     assert abs(audits.drawn - 50_000) < 3 * math.sqrt(1_000_000 * 0.05 * 0.95)
@@ -350,7 +243,7 @@ async def test_a_tracker_believes_only_what_it_recomputed(oracle: Path) -> None:
 def test_a_proof_is_read_back_as_it_was_and_nothing_else_is_read() -> None:
     message, request = REQUEST
     proof = Proof(
-        KEYS[0].key, PROFILE, message, request, encode_outputs(WRONG), answer(remote(0), WRONG).receipt
+        KEYS[0].key, PROFILE, message, request, encode_outputs(WRONG), answer(replica(0), WRONG).receipt
     )
     again = Proof.parse(proof.encode())
     assert again == proof

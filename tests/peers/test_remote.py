@@ -1,7 +1,6 @@
 """Whoever computes, and whatever becomes of them in mid reply: the tokens are those of local experts."""
 
 import json
-import socket
 from pathlib import Path
 
 import pytest
@@ -220,9 +219,7 @@ async def test_bytes_are_what_the_formats_imply_and_leave_at_once(tmp_path: Path
         assert form.output_bytes == 2 * 2048 + 4 * 64
         assert sent == pytest.approx(layers * (form.row_bytes + 8 * 4), rel=0.05)
         assert received == pytest.approx(layers * 8 * form.output_bytes, rel=0.05)
-        peer = swarm.remote(donor).peer
-        nodelay = peer._link._stream.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-        assert nodelay
+        assert swarm.remote(donor).peer.no_delay
 
 
 async def test_a_trace_tells_each_hop(oracle: Path, tmp_path: Path) -> None:

@@ -48,10 +48,10 @@ async def test_over_sockets(host: str, psk: Any, expected: Any) -> None:
 
 
 async def test_nagle_is_off_at_both_ends() -> None:
-    seen: list[int] = []
+    seen: list[bool | None] = []
 
     async def look(peer: Peer) -> None:
-        seen.append(peer._link._stream.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))  # type: ignore[attr-defined]
+        seen.append(peer.no_delay)
 
     async with plain_errors() as nursery:
         address = await start_server(nursery, on_peer=look)

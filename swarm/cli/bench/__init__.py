@@ -8,7 +8,7 @@ BENCHMARKS = {
     "engine": "Load, prefill and decode of one model, beside what the machine can do.",
     "context": "What a token costs after many others, by family.",
     "kernels": "Single kernels: bytes and multiplications a second in every format.",
-    "swarm": "Experts on peers: overhead, empty rounds, delay, hedging.",
+    "swarm": "Experts on peers: speed, bytes, and donors that fail, lie or leave.",
     "bytes": "A model's bytes: cold, warm, through FUSE, each beside its reference.",
     "api": "Streams together beside one alone, over HTTP.",
     "compare": "The engine against llama.cpp on the same shape, taking turns.",
