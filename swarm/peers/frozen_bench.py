@@ -49,7 +49,9 @@ class Frozen:
 
 def freezing(engine: Engine, config: Mapping[str, Any], tokens: int) -> list[Frozen]:
     """Replies of so many tokens before a donor is stopped and as many while it is, without and with hedging."""
-    return [_reply(engine, config, hedge, tokens) for hedge in HEDGES]
+    plan = DonorPlan(config)
+    with donor(plan) as first, donor(plan) as second:
+        return [_reply(engine, first, second, hedge, tokens) for hedge in HEDGES]
 
 
 class _Reader:
@@ -76,9 +78,9 @@ class _Reader:
         return time.perf_counter() - started
 
 
-def _reply(engine: Engine, config: Mapping[str, Any], hedge: str, tokens: int) -> Frozen:
-    plan = DonorPlan(config)
-    with donor(plan) as first, donor(plan) as second, NetworkThread() as network:
+def _reply(engine: Engine, first: Place, second: Place, hedge: str, tokens: int) -> Frozen:
+    """The first donor is stopped. It is met by a chatter of its own, who knows nothing of earlier replies."""
+    with NetworkThread() as network:
         remote = network.enter(asking, engine.bank, [first, second], Rules.parse(hedge, 0.0))
         reader = _Reader(engine, remote, remote.pool.remotes[first.key].name)
         before = [reader.token() for _ in range(2 * tokens)][tokens:]
