@@ -169,6 +169,7 @@ class App:
 
     async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         load, loaded = self._service.scheduler.load(), self._service.shelf.loaded
+        banks = [model.engine.bank.stats for model in loaded]
         text = self._service.metrics.text(
             slots=load.slots,
             running=load.running,
@@ -176,6 +177,10 @@ class App:
             kept_bytes=load.kept_bytes,
             models_loaded=len(loaded),
             models_bytes=sum(model.nbytes for model in loaded),
+            expert_hits=sum(bank.hits for bank in banks),
+            expert_misses=sum(bank.misses for bank in banks),
+            expert_read_bytes=sum(bank.bytes_read for bank in banks),
+            expert_wait_seconds=sum(bank.wait_s for bank in banks),
         )
         await send_bytes(send, text, "text/plain; version=0.0.4; charset=utf-8")
 

@@ -32,6 +32,10 @@ class Metrics:
                 ("kept_bytes", "Memory of prompts kept for reuse."),
                 ("models_loaded", "Models in memory."),
                 ("models_bytes", "Memory of models."),
+                ("expert_hits", "Experts of the models in memory that were there when asked for."),
+                ("expert_misses", "Experts that had to be read first."),
+                ("expert_read_bytes", "Bytes of experts read."),
+                ("expert_wait_seconds", "Time in which nothing could be computed for want of an expert."),
             )
         }
 

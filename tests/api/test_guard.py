@@ -56,7 +56,9 @@ def test_with_the_key(guarded: str) -> None:
     headers = {"authorization": f"Bearer {KEY}"}
     assert httpx2.get(guarded + "/v1/models", headers=headers).json()["data"][0]["id"] == "only"
     assert ask(guarded, says("x", max_tokens=2), headers=headers).status_code == 200
-    assert b"swarm_reply_tokens_total" in httpx2.get(guarded + "/metrics", headers=headers).content
+    counted = httpx2.get(guarded + "/metrics", headers=headers).content
+    assert b"swarm_reply_tokens_total" in counted
+    assert b"swarm_expert_misses " in counted
     assert httpx2.get(guarded + "/health").json()["status"] == "ok"
 
 
