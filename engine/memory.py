@@ -10,6 +10,7 @@ import numpy as np
 
 from engine.arrays import U8, aligned_bytes
 from engine.groups import memory_left
+from engine.nodes import spread
 
 LARGE_BYTES = 4 << 20
 HUGE_PAGE_BYTES = 2 << 20
@@ -45,7 +46,10 @@ def _mapped(count: int) -> U8:
     if size >= LARGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without them
             block.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(block, np.uint8, count)
+    found = np.frombuffer(block, np.uint8, count)
+    if size >= LARGE_BYTES:
+        spread(found.__array_interface__["data"][0], size)
+    return found
 
 
 class _Room:
