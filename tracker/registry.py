@@ -147,6 +147,10 @@ class Registry:
         self._networks[network] += 1
         return entry
 
+    def move(self, entry: Entry, address: Address | None) -> None:
+        """Notes where a peer is reachable now."""
+        entry.address, entry.loopback = address, address is not None and address.is_loopback
+
     def entry(self, key: PeerKey, generation: int) -> Entry:
         """The registration of a peer. NotRegistered when it is gone or another has replaced it."""
         entry = self._entries.get(key)

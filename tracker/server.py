@@ -27,7 +27,9 @@ from swarm.wire.messages.tracker import (
     LeaveSwarm,
     Left,
     PeerRegistered,
+    ReachTried,
     RegisterPeer,
+    TryReach,
 )
 from swarm.wire.rpc import Buffer, Busy, Handler, Peer
 from tracker.answers import UNKNOWN_PLACE, Answers
@@ -114,6 +116,7 @@ class Tracker:
         """What to answer, by the type of the message: for `rpc.serve`, alone or merged with others'."""
         own: Mapping[type[Message], Handler] = {
             RegisterPeer: self.register,
+            TryReach: self.try_reach,
             Heartbeat: self.heartbeat,
             LeaveSwarm: self.leave,
         }
@@ -133,14 +136,7 @@ class Tracker:
     ) -> tuple[PeerRegistered, bytes]:
         """Makes the caller known, after having tried to reach it."""
         origin = plain(caller.address or UNKNOWN_PLACE)
-        now_s = self._clock.monotonic_s()
         self.registry.check_room(caller.key, origin)
-        wait_s = DIALLING_HINT_S if self._dialling >= MOST_DIALLING else 0.0
-        wait_s = wait_s or self._registrations.take(caller.key, now_s)
-        if not wait_s and (network := bounded_network(caller.address)) is not None:
-            wait_s = self._registrations_a_network.take(network, now_s)
-        if wait_s:
-            raise Busy(what="The tracker", retry_after_s=round(wait_s, 1))
         reach = await self._reach(caller, origin, message)
         self.judge.check(caller.key)
         entry = self.registry.register(
@@ -161,8 +157,22 @@ class Tracker:
             unix_s=int(self._clock.unix_s()),
         ), b""
 
-    async def _reach(self, caller: Peer, origin: Address, message: RegisterPeer) -> Reach:
-        """Where a peer was found to be reachable."""
+    async def try_reach(self, caller: Peer, message: TryReach, payload: Buffer) -> tuple[ReachTried, bytes]:
+        """Tries again to reach the caller, and publishes what it finds."""
+        self.registry.entry(caller.key, message.generation)
+        reach = await self._reach(caller, plain(caller.address or UNKNOWN_PLACE), message)
+        self.registry.move(self.registry.entry(caller.key, message.generation), reach.address)
+        return ReachTried(str(reach.address or ""), reach.obstacle[:500]), b""
+
+    async def _reach(self, caller: Peer, origin: Address, message: RegisterPeer | TryReach) -> Reach:
+        """Where a peer was found to be reachable. Busy when it, or everybody, had too much dialled."""
+        now_s = self._clock.monotonic_s()
+        wait_s = DIALLING_HINT_S if self._dialling >= MOST_DIALLING else 0.0
+        wait_s = wait_s or self._registrations.take(caller.key, now_s)
+        if not wait_s and (network := bounded_network(caller.address)) is not None:
+            wait_s = self._registrations_a_network.take(network, now_s)
+        if wait_s:
+            raise Busy(what="The tracker", retry_after_s=round(wait_s, 1))
         if caller.address is None and not message.addresses:
             return Reach(None, "The peer asked to be reached through the relay.")
         self._dialling += 1

@@ -28,11 +28,13 @@ from swarm.cli.reports import Facts, ServeReport, say_trouble
 from swarm.errors import SwarmError
 from swarm.peers.announce import Announcer, Reach
 from swarm.peers.banks import UnchangedDirectory, layout_of, open_experts, warm
+from swarm.peers.doors import Doors
 from swarm.peers.executor import Executor, profile_of, whole_bank
 from swarm.peers.inspect import ModelFacts
 from swarm.peers.inventory import HashedFile, HashProgress, hash_files, hash_signed, list_files
 from swarm.peers.links import Links
 from swarm.peers.maintainer import DirectoryChunks, Maintainer, watch
+from swarm.peers.membership import keep_line
 from swarm.peers.metrics import (
     Samples,
     executor_samples,
@@ -56,6 +58,7 @@ from swarm.wire.address import Address
 from swarm.wire.keys import PeerKey
 from swarm.wire.messages import Message
 from swarm.wire.rpc import Handler
+from swarm.wire.server import Server
 from tracker.server import Options, open_tracker
 
 RENEWAL_CHECK_S = 3600.0
@@ -107,9 +110,7 @@ async def serve(plan: Plan, as_json: bool) -> bool:
             files = await _hash(plan)
             server = _Server(plan, files, _publish(plan, files), as_json)
             async with _tracking(plan, server) as (handlers, samples):
-                handlers |= server.maintainer.handlers()
-                if server.executor is not None:
-                    handlers |= server.executor.handlers()
+                handlers |= server.handlers()
                 answering = partial(rpc.serve, psk=plan.secret, on_peer=server.report.peer, limits=LIMITS)
                 with exposed(plan.metrics, *samples, *server.samples()) as metrics:
                     addresses = await nursery.start(answering, listeners, plan.identity, handlers)
@@ -152,6 +153,11 @@ class _Server:
         self._ended = threading.Event()
         self.announcer: Announcer | None = None
 
+    def handlers(self) -> dict[type[Message], Handler]:
+        """What it answers beside a tracker's."""
+        executed = {} if self.executor is None else self.executor.handlers()
+        return {**self.maintainer.handlers(), **executed}
+
     def samples(self) -> list[Samples]:
         """What Prometheus may know."""
         found = [maintainer_samples(self.maintainer), standing_samples(lambda: self.announcer)]
@@ -173,6 +179,10 @@ class _Server:
             tracker, reach, [self.publication], held, self.executor, on_change=self.report.standing
         )
         await nursery.start(self.announcer.run)
+        if plan.join is not None:
+            doors = Doors(nursery, plan.identity, tracker, plan.secret, links)
+            server = Server(plan.identity, self.handlers(), psk=plan.secret, limits=LIMITS)
+            nursery.start_soon(keep_line, doors, self.announcer, server)
         assert tracker.key is not None
         address = invite_address(place, port) if plan.join is None else plan.join.address
         invite = Invite(address, self.publication.signed.signer, PeerKey(tracker.key), plan.secret)

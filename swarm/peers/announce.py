@@ -4,12 +4,14 @@ One `Announcer` a process. It never gives up: when the tracker is gone it keeps 
 registers again as soon as the tracker answers.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import trio
 
 from swarm.errors import SwarmError
+from swarm.pauses import pause_s
 from swarm.peers.executor import Executor, figures
 from swarm.peers.operator import Publication
 from swarm.peers.tracking import TrackerClient, ask_again
@@ -25,7 +27,9 @@ from swarm.wire.messages.tracker import (
     ManifestPublished,
     PeerRegistered,
     PublishManifest,
+    ReachTried,
     RegisterPeer,
+    TryReach,
     join_parts,
 )
 from swarm.wire.rpc import RemoteError
@@ -33,6 +37,9 @@ from tracker.catalogue import OldVersion, UnknownModel
 
 AGENT = "swarm/1"
 RETRY_S = 5.0
+FIRST_REACH_S = 60.0
+LONGEST_REACH_S = 900.0
+"""Pauses before the tracker is asked to dial back again, where it did not reach us."""
 LEAVE_S = 2.0
 
 
@@ -86,10 +93,20 @@ class Announcer:
     _sequence: int = 0
     _published: set[bytes] = field(default_factory=set)
     _wake: trio.Event = field(default_factory=trio.Event)
+    _stood: trio.Event = field(default_factory=trio.Event)
+    _tries: int = 0
+    """How often the tracker did not reach us since we registered."""
+    _try_at: float = 0.0
 
     def changed(self) -> None:
         """Tells the tracker soon what is published and held now."""
         self._wake.set()
+
+    async def registered(self, but: int = 0) -> int:
+        """Waits for a registration, another than `but`; gives its generation."""
+        while not self.standing.registered or self.generation == but:
+            await self._stood.wait()
+        return self.generation
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Registers and stays registered until cancelled; then leaves. Started once it is registered.
@@ -125,7 +142,8 @@ class Announcer:
         self.generation, self._revision, self._sequence = answer.generation, 0, 0
         self._published.clear()
         await self._tell()
-        self._stand(Standing(True, answer.address, answer.obstacle))
+        self._tries = 0
+        self._reached(answer.address, answer.obstacle)
         return answer.heartbeat_ms / 1000
 
     async def _publish(self, publication: Publication) -> None:
@@ -197,6 +215,25 @@ class Announcer:
             self.on_seen(seen)
             if seen.resend:
                 await self._hold()
+            if trio.current_time() >= self._try_at:
+                await self._try_reach()
+
+    async def _try_reach(self) -> None:
+        """Has the tracker dial back again: a port may have been opened since."""
+        request = TryReach(self.generation, self.reach.addresses, self.reach.port)
+        try:
+            answer = (await self.tracker.ask(request, ReachTried)).message
+        except RemoteError:  # it has no time, or is too old for that
+            self._reached("", self.standing.obstacle)
+        else:
+            self._reached(answer.address, answer.obstacle)
+
+    def _reached(self, address: str, obstacle: str) -> None:
+        nowhere = not self.reach.port and not self.reach.addresses
+        pause = pause_s(FIRST_REACH_S, self._tries, LONGEST_REACH_S)
+        self._try_at = math.inf if address or nowhere else trio.current_time() + pause
+        self._tries += 1
+        self._stand(Standing(True, address, obstacle))
 
     async def _leave(self) -> None:
         if self.standing.registered:
@@ -208,4 +245,6 @@ class Announcer:
     def _stand(self, standing: Standing) -> None:
         if standing != self.standing:
             self.standing = standing
+            self._stood.set()
+            self._stood = trio.Event()
             self.on_change(standing)

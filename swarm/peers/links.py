@@ -42,7 +42,12 @@ class Links:
         self._links: dict[tuple[Address, bytes | None], _Link] = {}
 
     async def peer(
-        self, address: Address, expected_key: bytes | None = None, *, patient: bool = False
+        self,
+        address: Address,
+        expected_key: bytes | None = None,
+        *,
+        patient: bool = False,
+        within_s: float = CONNECT_S,
     ) -> rpc.Peer:
         """The open connection to a peer; opens it when there is none.
 
@@ -50,6 +55,7 @@ class Links:
             address: Where it listens.
             expected_key: The identity it must prove; None takes whatever it has.
             patient: Try even when it could not be reached a moment ago.
+            within_s: How long a try may take.
 
         Raises:
             NotTriedAgain: it failed lately and its pause is not over.
@@ -63,12 +69,12 @@ class Links:
             if wait > 0 and not patient:
                 raise NotTriedAgain(address=address, reason=link.reason, pause_s=f"{wait:.0f}")
             try:
-                with trio.fail_after(CONNECT_S):
+                with trio.fail_after(within_s):
                     link.peer = await rpc.dial(
                         self._nursery, address, self._keys, psk=self._psk, expected_key=expected_key
                     )
             except trio.TooSlowError:
-                error = rpc.Unreachable(address=address, reason=f"no answer within {CONNECT_S:.0f} s")
+                error = rpc.Unreachable(address=address, reason=f"no answer within {within_s:g} s")
                 self._failed(link, error)
                 raise error from None
             except SwarmError as error:
@@ -76,6 +82,11 @@ class Links:
                 raise
             link.failures = 0
             return link.peer
+
+    def opened(self, address: Address, expected_key: bytes | None = None) -> rpc.Peer | None:
+        """The connection to a peer if it is open now."""
+        link = self._links.get((address, expected_key))
+        return link.peer if link is not None and link.peer is not None and link.peer.is_open else None
 
     @staticmethod
     def _failed(link: _Link, error: SwarmError) -> None:

@@ -1,7 +1,8 @@
 """What every donor is: a member of the swarm that listens, is reachable somehow, and is known at the tracker.
 
-The tracker dials back when the donor registers. Where that fails, the donor keeps a connection to the
-tracker's relay and answers what comes through it, for as long as the tracker gives it no address.
+The tracker dials back when the donor registers, and again now and then where that failed. The donor also keeps a
+connection to the tracker's relay and answers what comes through it: an address that leads here from the tracker
+may lead nowhere from elsewhere.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -13,6 +14,7 @@ import trio
 
 from swarm.errors import SwarmError
 from swarm.peers.announce import Announcer, Reach, Standing
+from swarm.peers.doors import Doors
 from swarm.peers.executor import Executor
 from swarm.peers.session import Session
 from swarm.trust.identity import Identity
@@ -63,7 +65,6 @@ async def member(
         except trio.WouldBlock:
             return  # whoever listens is busy, and hears of the next one
 
-    standing = _Standing(swarming.on_standing)
     listeners = await rpc.listen(where.host, where.port)
     try:
         async with trio.open_nursery() as nursery:
@@ -75,10 +76,11 @@ async def member(
                 Reach(port, where.advertise, where.local),
                 executor=executor,
                 on_seen=on_seen,
-                on_change=standing.take,
+                on_change=swarming.on_standing,
             )
             await nursery.start(announcer.run)
-            nursery.start_soon(_be_relayed, swarming, announcer, standing, handlers)
+            server = Server(swarming.identity, handlers, psk=swarming.psk)
+            nursery.start_soon(keep_line, swarming.session.doors, announcer, server)
             yield announcer, seen
             nursery.cancel_scope.cancel()
     finally:
@@ -87,32 +89,22 @@ async def member(
                 await listener.aclose()
 
 
-class _Standing:
-    """The standing, and an event when it changes."""
-
-    def __init__(self, tell: Callable[[Standing], None]) -> None:
-        self._tell = tell
-        self.changed = trio.Event()
-
-    def take(self, standing: Standing) -> None:
-        self._tell(standing)
-        self.changed.set()
-        self.changed = trio.Event()
-
-
-async def _be_relayed(
-    swarming: Swarming, announcer: Announcer, standing: _Standing, handlers: Handlers
-) -> None:
-    """Answers through the relay while no address leads here."""
-    server = Server(swarming.identity, handlers, psk=swarming.psk)
+async def keep_line(doors: Doors, announcer: Announcer, server: Server) -> None:
+    """Answers through the tracker's relay, too, until cancelled: where the tracker gets through, others may not."""
     while True:
-        if not announcer.standing.registered or announcer.standing.address:
-            await standing.changed.wait()
-            continue
+        generation = await announcer.registered()
         try:
-            end = await swarming.session.doors.relay()
-            await end.listen(announcer.generation)
-            await serve_relayed(end, server)
+            end = await doors.relay()
+            await end.listen(generation)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_until_registered_anew, announcer, generation, nursery.cancel_scope)
+                await serve_relayed(end, server)
+                nursery.cancel_scope.cancel()
         except SwarmError:
             pass  # the tracker is away or does not relay; it is asked again
         await trio.sleep(RELAY_AGAIN_S)
+
+
+async def _until_registered_anew(announcer: Announcer, generation: int, scope: trio.CancelScope) -> None:
+    await announcer.registered(but=generation)
+    scope.cancel()

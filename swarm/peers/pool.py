@@ -53,8 +53,8 @@ class Opener(Protocol):
         """A connection to a donor, and whether it is relayed. Raises SwarmError."""
         ...
 
-    async def direct(self, contact: Contact) -> rpc.Peer | None:
-        """A direct connection to a donor that was relayed so far; None when there is still none."""
+    def direct(self, contact: Contact) -> rpc.Peer | None:
+        """The direct connection to a donor that was relayed so far; None, and it is tried, where there is none."""
         ...
 
 
@@ -166,7 +166,7 @@ class Pool:
 
     async def _straighten(self, remote: Remote) -> None:
         """Takes the direct way to a relayed donor where there is one now."""
-        direct = await self._doors.direct(remote.contact)
+        direct = self._doors.direct(remote.contact)
         old = remote.peer
         if direct is None or old is None:
             return

@@ -87,7 +87,7 @@ class SwarmReplicas:
         chunk_count: int,
         doors: Doors | None = None,
     ) -> None:
-        """`doors` lead to peers that only the tracker's relay reaches; None: those are left out."""
+        """`doors` lead to peers through the tracker's relay, too; None: `links` are the only way."""
         self._tracker = tracker
         self._doors = doors
         self._links = links
@@ -141,14 +141,14 @@ class SwarmReplicas:
             key = holder.contact.key
             links: Links | Through = self._links
             address = self._tracker.address_of(holder.contact)
-            if address is None and holder.contact.relay and self._doors is not None:
-                links, address = Through(self._doors, holder.contact), self._tracker.address
+            if holder.contact.relay and self._doors is not None:
+                links, address = Through(self._doors, holder.contact), address or self._tracker.address
             if address is None:
                 continue
             known = self._replicas.get(key)
-            if known is None or known.address != address:
-                given = known.given if known else Given()
-                known = self._replicas[key] = PeerReplica(links, address, key, self._root, given=given)
+            if known is None:
+                known = self._replicas[key] = PeerReplica(links, address, key, self._root)
+            known.links, known.address = links, address
             known.held, known.lent = holder.chunks, holder.lent
 
     def accuse(self, replica: object, chunk: Chunk, reason: str, banned_s: float) -> None:

@@ -83,13 +83,14 @@ class Session:
         self,
         target: Target,
         tracker: TrackerClient,
-        links: Links,
         doors: Doors,
+        bulk: Doors,
         home: Home,
         store: Store,
         nursery: trio.Nursery,
         web: bool,
     ) -> None:
+        """`bulk`: doors of their own for bytes, so that they do not hold up expert calls."""
         self.tracker = tracker
         self.doors = doors
         self.home = home
@@ -98,7 +99,7 @@ class Session:
         self.online = False
         self.problem = "it was not asked"
         """Why the session is offline."""
-        self._links = links
+        self._bulk = bulk
         self._memory = Memory(home.manifests)
         self._known = KnownTrackers(home.known_trackers)
         self._store = store
@@ -283,7 +284,7 @@ class Session:
         signed = accepted.signed
         tree = Tree.of(signed.manifest)
         replicas = SwarmReplicas(
-            self.tracker, self._links, signed.manifest.root, tree.chunk_count, self.doors
+            self.tracker, self._bulk.links, signed.manifest.root, tree.chunk_count, self._bulk
         )
         notices = []
         if self.online:
@@ -363,7 +364,8 @@ async def join(
             links = Links(nursery, identity, target.token)
             tracker = TrackerClient(links, target.address, target.tracker or known)
             doors = Doors(nursery, identity, tracker, target.token)
-            session = Session(target, tracker, links, doors, home, store, nursery, remembered.uses_web)
+            bulk = Doors(nursery, identity, tracker, target.token, links)
+            session = Session(target, tracker, doors, bulk, home, store, nursery, remembered.uses_web)
             if offline:
                 await session.stay_offline()
             else:

@@ -27,7 +27,8 @@ class Limits:
     requests_per_connection: int = 64
     requests: int = 2048
     """Requests that are answered at the same time, all connections together."""
-    connections: int = 8192
+    connections: int = 16384
+    """A donor keeps two to its tracker."""
     connections_per_source: int = 4096
     """Connections from one address (of IPv6: one /64); large, since many peers may stand behind one router. None may
     have more than are left free for all others, so that no few of them can take everything."""

@@ -18,11 +18,18 @@ from swarm.peers.tracking import TrackerClient
 from swarm.wire import rpc
 from swarm.wire.address import Address
 from swarm.wire.holdings import EMPTY, IndexSet
-from swarm.wire.keys import KeyPair
+from swarm.wire.keys import KeyPair, PeerKey
 from swarm.wire.messages import Message
-from swarm.wire.messages.tracker import HeartbeatSeen, HoldExperts, PeerRegistered, RegisterPeer
+from swarm.wire.messages.tracker import (
+    HeartbeatSeen,
+    HoldExperts,
+    PeerRegistered,
+    RegisterPeer,
+    TryReach,
+)
 from tests.e2e.hosts import lasting_port
 from tracker.catalogue import VERSIONS_KEPT, NameTaken
+from tracker.reach import DialBack
 from tracker.registry import Limits
 from tracker.server import Options, Tracker, open_tracker
 from tracker.store import MemoryStore
@@ -59,14 +66,23 @@ class Fixed:
 
 
 @asynccontextmanager
-async def tracking(port: int = 0, store: MemoryStore | None = None) -> AsyncIterator[tuple[Tracker, Address]]:
+async def tracking(
+    port: int = 0,
+    store: MemoryStore | None = None,
+    dial_back: DialBack | None = None,
+    without: type[Message] | None = None,
+) -> AsyncIterator[tuple[Tracker, Address]]:
+    """A tracker; `without`: a message that it does not know."""
     listeners = await rpc.listen("127.0.0.1", port)
     options = Options(limits=Limits(heartbeat_s=0.05, lifetime_s=60))
     async with (
         trio.open_nursery() as nursery,
-        open_tracker(TRACKER, store or MemoryStore(), options=options, clock=Fixed()) as tracker,
+        open_tracker(
+            TRACKER, store or MemoryStore(), options=options, clock=Fixed(), dial_back=dial_back
+        ) as tracker,
     ):
-        (address,) = await nursery.start(partial(rpc.serve), listeners, TRACKER, tracker.handlers())
+        handlers = {kind: answer for kind, answer in tracker.handlers().items() if kind is not without}
+        (address,) = await nursery.start(partial(rpc.serve), listeners, TRACKER, handlers)
         yield tracker, address
         nursery.cancel_scope.cancel()
     for listener in listeners:
@@ -80,10 +96,12 @@ async def until(condition: Callable[[], bool]) -> None:
             await trio.sleep(0.005)
 
 
-def announcer_for(nursery: trio.Nursery, address: Address, publication: Publication) -> Announcer:
+def announcer_for(
+    nursery: trio.Nursery, address: Address, publication: Publication, port: int = 0
+) -> Announcer:
     client = TrackerClient(Links(nursery, PEER), address, TRACKER.key)
     held = {publication.root: lambda: IndexSet.full(2)}
-    return Announcer(client, Reach(0), [publication], held)  # type: ignore[arg-type]
+    return Announcer(client, Reach(port), [publication], held)  # type: ignore[arg-type]
 
 
 async def test_a_peer_registers_publishes_holds_and_leaves(publication: Publication) -> None:
@@ -211,4 +229,61 @@ async def test_a_first_registration_that_is_refused_is_raised(
         with pytest.raises(rpc.RemoteError, match="belongs to the operator") as refused:
             await announcer_for(nursery, address, other).run()
         assert refused.value.remote_code == NameTaken.code
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_port_that_is_opened_later_is_noticed(
+    publication: Publication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.peers.announce.FIRST_REACH_S", 0.0)
+    is_open = False
+
+    async def dial_back(address: Address, key: PeerKey) -> None:
+        assert (address.port, key) == (7300, PEER.key)
+        if not is_open:
+            raise OSError("the firewall is closed")
+
+    async with tracking(dial_back=dial_back) as (tracker, address), trio.open_nursery() as nursery:
+        announcer = announcer_for(nursery, address, publication, 7300)
+        told: list[str] = []
+        announcer.on_change = lambda standing: told.append(standing.address)
+        await nursery.start(announcer.run)
+        first = announcer.generation
+        assert announcer.standing == Standing(True, "", "the firewall is closed")
+        is_open = True
+        await until(lambda: announcer.standing.address != "")
+        contact = tracker.registry.contact(PEER.key, near=True, relay=False)
+        assert contact is not None
+        assert (contact.host, contact.port) == ("127.0.0.1", 7300)
+        assert told == ["", "127.0.0.1:7300"]
+        assert announcer.generation == first
+        assert tracker.catalogue.model(publication.root).chunks.served.held(PEER.key) == IndexSet.full(2)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_tracker_that_does_not_dial_back_again_is_no_trouble(
+    publication: Publication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.peers.announce.FIRST_REACH_S", 0.0)
+    asked = 0
+
+    async def dial_back(address: Address, key: PeerKey) -> None:
+        raise OSError("the firewall is closed")
+
+    async with (
+        tracking(dial_back=dial_back, without=TryReach) as (_, address),
+        trio.open_nursery() as nursery,
+    ):
+        announcer = announcer_for(nursery, address, publication, 7300)
+        await nursery.start(announcer.run)
+        first = announcer.generation
+
+        def seen(_: object) -> None:
+            nonlocal asked
+            asked += 1
+
+        announcer.on_seen = seen
+        await until(lambda: asked > 4)
+        assert announcer._tries > 1
+        assert (announcer.standing.registered, announcer.generation) == (True, first)
         nursery.cancel_scope.cancel()

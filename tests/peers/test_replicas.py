@@ -217,3 +217,20 @@ async def test_whoever_has_no_address_is_reached_through_the_relay() -> None:
     (one,) = known.holders(TREE.chunk(2))
     assert await one.fetch(TREE.chunk(2)) == b"relayed"
     assert doors.opened == [far]
+
+
+async def test_an_address_that_may_lead_nowhere_is_not_the_only_way() -> None:
+    near, both = Contact(key(4), "10.0.0.9", 7, False), Contact(key(4), "10.0.0.9", 7, True)
+    tracker, doors = Told([Holder(near, IndexSet.of([2]))], [Holder(both, IndexSet.of([2]))]), Open()
+    tracker.address = TRACKER  # type: ignore[attr-defined]
+    straight = Answers(Reply(ChunkAnswer(), b"straight"))
+    known = SwarmReplicas(tracker, straight, ROOT, COUNT, doors)  # type: ignore[arg-type]
+    await known.refresh()
+    (one,) = known.holders(TREE.chunk(2))
+    assert await one.fetch(TREE.chunk(2)) == b"straight"
+    await known.refresh()
+    (one,) = known.holders(TREE.chunk(2))
+    assert await one.fetch(TREE.chunk(2)) == b"relayed"
+    assert one.given.chunks == 2
+    assert one.address == Address("10.0.0.9", 7)
+    assert doors.opened == [both]

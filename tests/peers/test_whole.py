@@ -28,6 +28,7 @@ from swarm.peers.target import parse_target
 from swarm.peers.whole import WholeModel
 from swarm.trust.identity import Identity
 from swarm.trust.manifest import CHUNK_BYTES
+from swarm.wire.holdings import IndexSet
 from swarm.wire.messages.tracker import HeartbeatSeen
 from tests.e2e.hosts import Plan, hosted
 
@@ -345,3 +346,20 @@ async def test_the_owner_is_told_what_chats_with_somebody_elses_model_will_trip_
 def opened_chunks(maintainer: Maintainer) -> int:
     (source,) = maintainer.models.values()
     return len(source.held())
+
+
+async def test_who_is_reached_directly_is_relayed_too(plan: Plan, tmp_path: Path) -> None:
+    async with (
+        hosted(plan) as host,
+        join(parse_target(host.invite), home_at(tmp_path / "other")) as other,
+        joined(host.invite, home_at(tmp_path / "member"), Maintainer()) as here,
+    ):
+        root, count = host.publication.root, (await here.session.open_model()).mirror.tree.chunk_count
+        here.announcer.held[root] = lambda: IndexSet.full(count)
+        here.announcer.changed()
+        ways: set[tuple[bool, bool]] = set()
+        with trio.fail_after(20):
+            while (True, True) not in ways:
+                await trio.sleep(0.02)
+                contacts = [holder.contact for holder in await other.tracker.holders(root, None, count)]
+                ways = {(bool(one.port), one.relay) for one in contacts if one.key != other.tracker.key}

@@ -23,13 +23,17 @@ from swarm.wire.messages.tracker import (
     ListModels,
     Models,
     PeerRegistered,
+    ReachTried,
     RegisterPeer,
+    TryReach,
     split_parts,
 )
+from swarm.wire.rpc import Busy
 from tests.tracker.kit import keys, manifest, published
 from tests.tracker.world import HERE, PROFILE, find, hold, hold_experts, world
 from tracker import answers
 from tracker.answers import HoldingsOutOfStep
+from tracker.quota import Rate
 from tracker.registry import Limits, NotRegistered
 from tracker.server import SWEEP_S, Options
 
@@ -52,6 +56,30 @@ async def test_a_peer_that_cannot_be_reached_is_told_so() -> None:
         assert "198.51.0.2:7300 cannot be reached: nobody answers" in reply.obstacle
         assert "it is a loopback address" in reply.obstacle
         assert "10.0.0.1:7300 was not tried: it is private" in reply.obstacle
+
+
+async def test_a_peer_may_have_it_tried_again_as_often_as_it_may_register() -> None:
+    open_ports: set[int] = set()
+    options = Options(registrations_a_key=Rate(0.1, 4))
+    async with world(options, answering=lambda address, key: address.port in open_ports) as here:
+        caller, generation = await here.peer(1)
+        with pytest.raises(NotRegistered):
+            await caller.ask(TryReach(generation + 1, (), 7300))
+        open_ports.add(7300)
+        reply, _ = await caller.ask(TryReach(generation, (), 7300))
+        assert reply == ReachTried("198.51.0.2:7300", "")
+        assert here.tracker.registry.contact(caller.key, False, False) == Contact(
+            caller.key, "198.51.0.2", 7300, False
+        )
+        open_ports.clear()
+        reply, _ = await caller.ask(TryReach(generation, ("10.0.0.1",), 7300))
+        assert isinstance(reply, ReachTried)
+        assert "nobody answers" in reply.obstacle
+        assert "10.0.0.1:7300 was not tried: it is private" in reply.obstacle
+        assert here.tracker.registry.contact(caller.key, False, False) is None
+        await caller.ask(TryReach(generation, (), 7300))
+        with pytest.raises(Busy):
+            await caller.ask(TryReach(generation, (), 7300))
 
 
 async def test_the_advertised_address_wins_when_it_answers() -> None:

@@ -48,7 +48,9 @@ from swarm.wire.messages.tracker.registration import (
     LeaveSwarm,
     Left,
     PeerRegistered,
+    ReachTried,
     RegisterPeer,
+    TryReach,
 )
 from swarm.wire.messages.tracker.relay import (
     RELAY_PIECE_BYTES,
@@ -102,6 +104,7 @@ __all__ = [
     "PeerRegistered",
     "Proof",
     "PublishManifest",
+    "ReachTried",
     "RegisterPeer",
     "RelayClose",
     "RelayCredit",
@@ -111,6 +114,7 @@ __all__ = [
     "RelayOpen",
     "RelayReady",
     "ReportLiar",
+    "TryReach",
     "join_parts",
     "layout_statement",
     "split_parts",

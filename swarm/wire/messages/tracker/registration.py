@@ -1,8 +1,9 @@
 """Becoming known to a tracker, staying so, and leaving.
 
-A peer's life: RegisterPeer; HoldChunks or HoldExperts whenever its holdings change; Heartbeat in between;
-LeaveSwarm. Each Hold message has the next `revision`; heartbeats repeat the last one, and `resend` in the
-answer asks for everything again. Who only asks (chat) need not register.
+A peer's life: RegisterPeer; HoldChunks or HoldExperts whenever its holdings change; Heartbeat in between, and
+TryReach now and then where the tracker did not get through to it; LeaveSwarm. Each Hold message has the next
+`revision`; heartbeats repeat the last one, and `resend` in the answer asks for everything again. Who only asks
+(chat) need not register.
 """
 
 from dataclasses import dataclass
@@ -53,6 +54,25 @@ class PeerRegistered(Message):
     heartbeat_ms: Count
     lifetime_ms: Count
     unix_s: Number = 0
+
+
+@register("try-reach")
+@dataclass(frozen=True, slots=True)
+class TryReach(Message):
+    """Has the tracker dial back again to a registered peer, with what `RegisterPeer` says of it."""
+
+    generation: Number
+    addresses: Annotated[tuple[Annotated[str, Bounds(1, 300)], ...], Bounds(0, 4)]
+    port: Port
+
+
+@register("reach-tried")
+@dataclass(frozen=True, slots=True)
+class ReachTried(Message):
+    """The address that is published from now on, or why there is none, as in PeerRegistered."""
+
+    address: Annotated[str, Bounds(0, 300)]
+    obstacle: Annotated[str, Bounds(0, 500)]
 
 
 @register("heartbeat")
