@@ -39,6 +39,7 @@ from swarm.trust.identity import Identity
 from swarm.units import plural
 from swarm.wire import rpc
 from swarm.wire.address import Address
+from swarm.wire.race import plain_errors
 
 NICENESS = 10
 SERVED_S = 5.0
@@ -127,6 +128,25 @@ async def serve_whole(request: Request, copy: Path | None) -> bool:
     return True
 
 
+@dataclass
+class _Wish:
+    """Whether the owner wants a pause, from the first moment of the process on; `follow` says who acts on it."""
+
+    paused: bool = False
+    act: Callable[[bool], None] = lambda _: None
+
+    def take(self, paused: bool) -> None:
+        """The owner wants it so now."""
+        self.paused = paused
+        self.act(paused)
+
+    def follow(self, act: Callable[[bool], None]) -> None:
+        """From now on this acts, also on what was wished before."""
+        self.act = act
+        if self.paused:
+            act(True)
+
+
 @dataclass(frozen=True)
 class _Joined:
     """A swarm and a model of it, joined as a donor."""
@@ -136,6 +156,7 @@ class _Joined:
     identity: Identity
     ended: trio.Event
     """Set by a signal to end."""
+    wish: _Wish
 
 
 @dataclass(frozen=True)
@@ -155,11 +176,12 @@ class _Part:
 async def _joined(kind: str, request: Request) -> AsyncIterator[tuple[_Joined, "_Report"]]:
     """Joins as a donor of a kind, and opens the model."""
     paths = home()
-    with _only_one(kind):
-        identity = await trio.to_thread.run_sync(Identity.load_or_create, paths.donor_key(kind))
-        async with until_signalled() as ended, join(request.target, paths, False, identity) as session:
-            model = await session.open_model(request.model)
-            yield _Joined(session, model, identity, ended), _Report(kind, model, request.as_json)
+    async with _wishes() as wish:  # whoever reads this process's number may signal it at once
+        with _only_one(kind):
+            identity = await trio.to_thread.run_sync(Identity.load_or_create, paths.donor_key(kind))
+            async with until_signalled() as ended, join(request.target, paths, False, identity) as session:
+                model = await session.open_model(request.model)
+                yield _Joined(session, model, identity, ended, wish), _Report(kind, model, request.as_json)
 
 
 async def _take_part(request: Request, joined: _Joined, report: "_Report", part: _Part) -> None:
@@ -169,12 +191,8 @@ async def _take_part(request: Request, joined: _Joined, report: "_Report", part:
         lending, standing = lending_samples(part.donor.lending), standing_samples(lambda: announcer)
         with exposed(request.metrics, part.samples, lending, standing) as metrics:
             report.begun(metrics)
-            await _until(
-                joined.ended,
-                partial(part.donor.run, announcer, seen),
-                partial(part.pause, announcer),
-                part.served,
-            )
+            joined.wish.follow(partial(part.pause, announcer))
+            await _until(joined.ended, partial(part.donor.run, announcer, seen), part.served)
         if part.executor is not None:
             with trio.move_on_after(DRAIN_S):
                 await part.executor.drain()
@@ -205,7 +223,10 @@ def tell(kind: str, *, paused: bool) -> None:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                os.kill(int(file.read()), signal.SIGUSR1 if paused else signal.SIGUSR2)
+                process = file.read()
+                if not process:  # it has only just begun
+                    raise NothingLent(kind=kind) from None
+                os.kill(int(process), signal.SIGUSR1 if paused else signal.SIGUSR2)
                 click.echo(f"The donor of {kind} {'rests' if paused else 'goes on'}.")
                 return
     except FileNotFoundError:
@@ -213,18 +234,25 @@ def tell(kind: str, *, paused: bool) -> None:
     raise NothingLent(kind=kind)
 
 
-async def _until(
-    ended: trio.Event,
-    lend: Callable[[], Awaitable[None]],
-    pause: Callable[[bool], None],
-    tell: Callable[[], None],
-) -> None:
-    """Lends until the event; pauses and resumes on signals; tells now and then what was served."""
+@asynccontextmanager
+async def _wishes() -> AsyncIterator[_Wish]:
+    """Hears the signals to pause and to resume for the length of a block."""
+    wish = _Wish()
 
-    async def listen() -> None:
+    async def listen(task_status: trio.TaskStatus[None]) -> None:
         with trio.open_signal_receiver(signal.SIGUSR1, signal.SIGUSR2) as signals:
+            task_status.started()
             async for number in signals:
-                pause(number == signal.SIGUSR1)
+                wish.take(number == signal.SIGUSR1)
+
+    async with plain_errors() as nursery:
+        await nursery.start(listen)
+        yield wish
+        nursery.cancel_scope.cancel()
+
+
+async def _until(ended: trio.Event, lend: Callable[[], Awaitable[None]], tell: Callable[[], None]) -> None:
+    """Lends until the event; tells now and then what was served."""
 
     async def often() -> None:
         while True:
@@ -233,7 +261,6 @@ async def _until(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lend)
-        nursery.start_soon(listen)
         nursery.start_soon(often)
         await ended.wait()
         nursery.cancel_scope.cancel()

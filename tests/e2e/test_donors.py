@@ -160,6 +160,36 @@ def test_a_donor_rests_goes_on_and_streams_what_its_memory_does_not_hold(
     assert "No donor" in swarm(home, "donate", "pause").stderr
 
 
+@pytest.mark.parametrize("kind", ["compute", "disk"])
+def test_a_donor_that_is_paused_while_it_starts_rests_once_it_is_ready(
+    oracle: Path, tmp_path: Path, kind: str
+) -> None:
+    home = tmp_path / "donor"
+    what = ("--ram", "1GB") if kind == "compute" else ("--size", "20MB")
+    with serving(tmp_path / "host", oracle / "olmoe", "--no-exec") as served:
+        served.running.process.send_signal(signal.SIGSTOP)
+        try:
+            with running(
+                home, "donate", kind, served.invite, "--listen", "127.0.0.1", "--json", *what
+            ) as donor:
+                while (
+                    not (numbers := [path.read_text() for path in home.glob("**/donor-*.pid")])
+                    or not numbers[0]
+                ):
+                    time.sleep(0.02)
+                for command in ("resume", "pause", "resume", "pause"):
+                    assert swarm(home, "donate", command, kind).returncode == 0
+                served.running.process.send_signal(signal.SIGCONT)
+                now = donor.event("lending")
+                while now["state"] != "paused" or not now["ready"] == now["assigned"] > 0:
+                    assert now["state"] == "paused"
+                    now = donor.event("lending")
+                assert swarm(home, "donate", "resume", kind).returncode == 0
+                assert donor.event("lending")["state"] == "running"
+        finally:
+            served.running.process.send_signal(signal.SIGCONT)
+
+
 def test_disk_donors_serve_when_the_origin_is_busy_elsewhere(oracle: Path, tmp_path: Path) -> None:
     with serving(tmp_path / "host", oracle / "olmoe") as served:
         where = ("--listen", "127.0.0.1", "--json", "--size", "20MB", "--relay")
