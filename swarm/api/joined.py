@@ -14,6 +14,7 @@ from swarm.peers.remote import RemoteExperts, Rules
 from swarm.peers.replication import count_replicas
 from swarm.peers.session import Session
 from swarm.peers.settings import home
+from swarm.peers.versions import newer
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,9 @@ class JoinedSwarm:
         self._session = session
         self._asking = asking
         self._experts: RemoteExperts | None = None
+        self._loaded: dict[str, OpenModel] = {}
+        self._looked_at: set[bytes] = set()
+        self._news: dict[str, str] = {}
 
     def models(self) -> tuple[Listed, ...]:
         """What the tracker lists now; when it is away, what was accepted here."""
@@ -60,7 +64,25 @@ class JoinedSwarm:
                 engine.close()
                 raise
             engine.experts = self._experts = remote
+        self._loaded[name] = found
+        self._news.pop(name, None)
         return engine
+
+    def renewed(self) -> tuple[str, ...]:
+        """What to tell of models in memory that the swarm has in a later version now; each is told once.
+
+        Raises SwarmError.
+        """
+        told = []
+        for name, model in list(self._loaded.items()):
+            later = self._network.call(newer, self._session, model, self._looked_at)
+            if later is not None:
+                self._news[name] = (
+                    f"{name} has a new version, {later.version}; this server speaks with version "
+                    f"{model.info.version} until it is started again."
+                )
+                told.append(self._news[name])
+        return tuple(told)
 
     def swarm(self) -> Mapping[str, object]:
         """Who serves bytes, who runs experts, and how many are ready for each expert. Keys are shortened."""
@@ -76,6 +98,7 @@ class JoinedSwarm:
         return {
             "link": "online" if now.online else "offline",
             "problem": now.problem,
+            "news": list(self._news.values()),
             "address": now.tracker,
             "operator": now.operator.hex()[:16] if now.operator else "",
             "model": now.model,

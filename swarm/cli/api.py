@@ -8,6 +8,7 @@ import click
 from swarm.cli.asking import NO_TOKEN_NEEDED, asking_options, drafts_option
 from swarm.cli.options import (
     DIRECTORY,
+    HOST,
     SIZE,
     Whole,
     parse_target,
@@ -18,6 +19,8 @@ from swarm.cli.options import (
 from swarm.cli.secrets import secret_option
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from swarm.api.server import Settings
     from swarm.api.shelf import Library
 
@@ -35,7 +38,11 @@ FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 )
 @click.option("--offline", is_flag=True, help="Use what was fetched before, and no network.")
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Where to listen; 0.0.0.0 is everywhere."
+    "--host",
+    type=HOST,
+    default="127.0.0.1",
+    show_default=True,
+    help="Where to listen; 0.0.0.0 is everywhere.",
 )
 @click.option("--port", type=Whole(0, 65535), default=8000, show_default=True, help="0: any free one.")
 @secret_option(
@@ -112,7 +119,7 @@ def command(
         raise click.UsageError("--trace writes what one conversation asks; use it with `swarm chat`.")
     if api_key is not None and (not api_key.isascii() or len(api_key) < 8):
         raise click.UsageError("The API key must be at least 8 ASCII characters.")
-    here = host == "localhost" or Address(host.strip("[]"), port).is_loopback
+    here = host == "localhost" or Address(host, port).is_loopback
     if not here and api_key is None:
         raise click.UsageError(
             f"{host} can be reached by others; protect it with --api-key-file FILE or SWARM_API_KEY."
@@ -134,15 +141,33 @@ def command(
     with joined(target, token, offline=offline) as (network, session):
         rules = AskingRules.parse(hedge, audit, fetch=True, draft=drafts)
         asking = Asking(rules, weights, expert_ram, not offline)  # type: ignore[arg-type]
-        _serve(JoinedSwarm(network, session, asking), settings, as_json)
+        swarm = JoinedSwarm(network, session, asking)
+        _serve(swarm, settings, as_json, swarm.renewed)
 
 
-def _serve(library: "Library", settings: "Settings", as_json: bool) -> None:
+def _serve(
+    library: "Library", settings: "Settings", as_json: bool, renewed: "Callable[[], tuple[str, ...]]" = tuple
+) -> None:
+    """`renewed`: what to tell, now and then, of models with a later version."""
     import trio
 
     from swarm.api.server import listen, serving
     from swarm.cli.hosting import until_signalled
     from swarm.cli.output import emit_json, say
+    from swarm.errors import SwarmError
+    from swarm.peers.versions import LOOK_S
+
+    async def watch() -> None:
+        while True:
+            await trio.sleep(LOOK_S)
+            try:
+                told = await trio.to_thread.run_sync(renewed)
+            except (SwarmError, OSError):  # the swarm is away; it is asked again
+                continue
+            for text in told:
+                say(text)
+                if as_json:
+                    emit_json({"event": "renewed", "text": text})
 
     async def main() -> None:
         listener = listen(settings.host, settings.port)
@@ -155,6 +180,9 @@ def _serve(library: "Library", settings: "Settings", as_json: bool) -> None:
                 emit_json({"event": "answering", "url": url, "models": names})
             else:
                 say(f"{', '.join(names) or 'No model yet'} at {url}/v1; a page at {url}/. Ctrl-C ends it.")
-            await run(ended.wait)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(watch)
+                await run(ended.wait)
+                nursery.cancel_scope.cancel()
 
     trio.run(main)

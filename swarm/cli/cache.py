@@ -1,10 +1,16 @@
 """`swarm cache`: the chunks kept on this machine."""
 
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import click
 
 from swarm.cli.options import SIZE, parse_target, swarm_options
+
+if TYPE_CHECKING:
+    from swarm.peers.models import OpenModel
+    from swarm.peers.network import NetworkThread
+    from swarm.peers.session import Session
 
 PACKED_UNUSED_S = 30 * 24 * 3600.0
 
@@ -143,6 +149,23 @@ def limit(size: str) -> None:
     say("No limit from now on." if count is None else f"At most {format_bytes(count)} from now on.")
 
 
+def _tell_later(network: "NetworkThread", session: "Session", found: "OpenModel") -> None:
+    """Says that the swarm has another version by now, if it does: the one that was fetched may be held by nobody."""
+    from swarm.cli.output import say
+    from swarm.errors import SwarmError
+    from swarm.peers.versions import newer
+
+    try:
+        later = network.call(newer, session, found, set())
+    except SwarmError:  # the fetching says what is wrong
+        return
+    if later is not None:
+        say(
+            f"{later.name} has a new version, {later.version}, since this began; fetch again for that one. "
+            f"This was version {found.info.version}."
+        )
+
+
 @command.command()
 @swarm_options
 @click.option("--model", metavar="NAME", help="Which model, where the swarm has several.")
@@ -161,8 +184,11 @@ def prefetch(invite: str | None, tracker: str | None, token: str | None, model: 
         if room.lacking_bytes:
             come, free = format_bytes(room.lacking_bytes), format_bytes(room.disk_bytes)
             say(f"{come} of {found.info.name} are to be fetched; {free} of disk are free.")
-        with byte_progress(f"Fetching {found.info.name}") as show:
-            network.call(found.fetch_all, lambda done: show(done, tree.total_bytes, ""))
+        try:
+            with byte_progress(f"Fetching {found.info.name}") as show:
+                network.call(found.fetch_all, lambda done: show(done, tree.total_bytes, ""))
+        finally:
+            _tell_later(network, session, found)
         fetched = found.mirror.progress.fetched_bytes - before.fetched_bytes
         say(
             f"{found.info.name} version {found.info.version} is complete here; {format_bytes(fetched)} were fetched."

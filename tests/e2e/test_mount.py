@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from safetensors import safe_open
 
 from tests.conftest import missing
+from tests.e2e.hosts import lasting_port
 from tests.e2e.processes import running, serving
 
 
@@ -40,3 +42,25 @@ def test_other_programs_read_what_is_served(oracle: Path, tmp_path: Path) -> Non
                 (mountpoint / "new").write_text("x")
             assert mounting.stop() == 0
         assert list(mountpoint.iterdir()) == []
+
+
+@pytest.mark.fuse
+def test_a_new_version_of_what_is_mounted_is_told(oracle: Path, tmp_path: Path) -> None:
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        missing("/dev/fuse cannot be opened here")
+    folder, mountpoint, port = tmp_path / "model", tmp_path / "mnt", str(lasting_port())
+    shutil.copytree(oracle / "olmoe", folder)
+    mountpoint.mkdir()
+    serve = ("serve", "--model", folder, "--listen", "127.0.0.1", "--port", port, "--no-exec", "--json")
+    with running(tmp_path / "server", *serve) as server:
+        invite = server.event("serving")["invite"]
+        with running(tmp_path / "client", "mount", mountpoint, invite, "--json") as mounting:
+            assert mounting.event("mounted")["version"] == 1
+            assert server.stop() == 0
+            (folder / "more").write_text("more")
+            with running(tmp_path / "server", *serve) as renewed:
+                assert renewed.event("serving")["version"] == 2
+                told = mounting.event("renewed")
+                assert (told["version"], told["mounted"]) == (2, 1)
+                assert sum("has a new version, 2" in line for line in mounting.err) == 1
+                assert mounting.stop() == 0
