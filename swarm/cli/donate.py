@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from swarm.cli.options import SIZE, Whole, metrics_option, parse_target, swarm_options
+from swarm.cli.options import HOST, SIZE, Whole, metrics_option, parse_target, swarm_options
 
 if TYPE_CHECKING:
     from engine.numerics import Weights
@@ -45,7 +45,9 @@ def listening_options(function: "click.decorators.FC") -> "click.decorators.FC":
         (
             click.option("--model", metavar="NAME", help="Which model, where the swarm has several."),
             click.option("--port", type=Whole(0, 65535), default=0, help="By default any free one."),
-            click.option("--listen", metavar="HOST", help="Listen at this address only; by default at all."),
+            click.option(
+                "--listen", type=HOST, metavar="HOST", help="Listen at this address only; by default at all."
+            ),
             click.option("--advertise", metavar="HOST[:PORT]", help="Where others reach this machine."),
             click.option(
                 "--relay",

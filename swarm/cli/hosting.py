@@ -38,7 +38,7 @@ class Place:
     @property
     def is_local(self) -> bool:
         """Whether only this machine can reach it."""
-        return self.listen is not None and Address(self.listen.strip("[]"), self.port).is_loopback
+        return self.listen is not None and Address(self.listen, self.port).is_loopback
 
 
 def secret_of(paths: Home, token: str | None, private: bool) -> bytes | None:

@@ -116,13 +116,14 @@ def sign(
     from swarm.cli.reports import say_trouble
     from swarm.peers.inspect import inspect
     from swarm.peers.inventory import hash_files, list_files
-    from swarm.peers.operator import publish
+    from swarm.peers.operator import name_for, publish
     from swarm.peers.settings import home
     from swarm.peers.signing import load_keyring, write_publication
     from swarm.trust.identity import Identity
 
     path, paths = _path(key_file), home()
     operator = Identity.load(path)
+    name = name_for(directory, name)
     facts = inspect(directory)
     say_trouble(facts.trouble, as_json=False)
     with byte_progress(f"Hashing {directory.name}") as show_progress:
@@ -131,7 +132,7 @@ def sign(
             progress=lambda step: show_progress(step.done_bytes, step.total_bytes, step.path),
         )  # fmt: skip
     publication = publish(
-        name or directory.resolve().name, files, facts.experts_in_layer, operator, paths.served,
+        name, files, facts.experts_in_layer, operator, paths.served,
         now_s=int(time.time()), least_version=manifest_version, keyring=load_keyring(path, operator),
         lifetime_s=days * 86400, sources=sources,
     )  # fmt: skip

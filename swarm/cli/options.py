@@ -39,6 +39,20 @@ class Size(click.ParamType[int]):
 SIZE = Size()
 
 
+class Host(click.ParamType[str]):
+    """A host to listen at; an IPv6 address with or without brackets."""
+
+    name = "host"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The host without brackets."""
+        host = str(value)
+        return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
+HOST = Host()
+
+
 class Source(click.ParamType["WebSource"]):
     """Where on the web a model's files lie too."""
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from swarm.cli.options import DIRECTORY, SIZE, Whole, keys_option, metrics_option, source_option
+from swarm.cli.options import DIRECTORY, HOST, SIZE, Whole, keys_option, metrics_option, source_option
 from swarm.cli.secrets import read_target, secret_option
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _BY_USER = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
     help="A Hugging Face model's directory, or a GGUF file; with --join the name of a model will do.",
 )
 @click.option("--port", type=Whole(0, 65535), default=7300, show_default=True, help="0: any free one.")
-@click.option("--listen", metavar="HOST", help="Listen at this address only; by default at all.")
+@click.option("--listen", type=HOST, metavar="HOST", help="Listen at this address only; by default at all.")
 @click.option(
     "--tracker",
     metavar="INVITE|HOST[:PORT]",
@@ -146,6 +146,7 @@ def command(
     from swarm.cli.hosting import Place, identity_of, operator_of, secret_of
     from swarm.cli.server import Plan, serve
     from swarm.peers.inspect import inspect
+    from swarm.peers.operator import name_for
     from swarm.peers.settings import home
     from swarm.peers.signing import load_keyring, read_publication
     from swarm.peers.target import parse_target
@@ -172,7 +173,7 @@ def command(
     join = None if tracker is None else parse_target(read_target(tracker), token)
     plan = Plan(
         directory=directory,
-        name=name or directory.resolve().name,
+        name=name_for(directory, name),
         place=Place(listen, port, advertise),
         paths=paths,
         facts=inspect(directory, only),

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from swarm.cli.options import Whole, keys_option, metrics_option
+from swarm.cli.options import HOST, Whole, keys_option, metrics_option
 from swarm.cli.secrets import secret_option
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @click.command("tracker", short_help="Run a tracker that serves no model itself.")
 @click.option("--port", type=Whole(0, 65535), default=7300, show_default=True, help="0: any free one.")
-@click.option("--listen", metavar="HOST", help="Listen at this address only; by default at all.")
+@click.option("--listen", type=HOST, metavar="HOST", help="Listen at this address only; by default at all.")
 @click.option("--advertise", metavar="HOST[:PORT]", help="Where others reach this machine, for the invite.")
 @secret_option("token", "Only those who know this passphrase (or the invite) may join.", metavar="TOKEN")
 @click.option("--private", is_flag=True, help="Only those with the invite may join; a token is made once.")

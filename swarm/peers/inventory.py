@@ -5,6 +5,7 @@ size, mtime and ctime stay: any write, replacement or restore moves at least the
 what a running server compares before and after each read.
 """
 
+import errno
 import hashlib
 import os
 import stat
@@ -45,6 +46,10 @@ class OddFile(SwarmError):
 
 class BrokenLink(SwarmError):
     """{path} is a link to {target}, which is not there; download the file again, or remove the link."""
+
+
+class LoopingLink(SwarmError):
+    """{path} is a link to {target}, which leads back to the link; remove it from the model's directory."""
 
 
 class NotThatModel(SwarmError):
@@ -98,38 +103,60 @@ def folder_of(model: Path) -> Path:
 def list_files(directory: Path) -> dict[str, FileState]:
     """The files by relative path ("/" between parts), sorted; links are followed, hidden files left out.
 
+    A link to a directory that it lies below is left out, too: what is there either has its place already, or is no
+    part of the model.
+
     Of a GGUF file these are itself, or all of its parts.
 
     Raises:
-        NotADirectory, NothingToServe, OddFile, BrokenLink, OSError: the directory cannot be served as it is.
+        NotADirectory, NothingToServe, OddFile, BrokenLink, LoopingLink, OSError: the directory cannot be served as
+            it is.
     """
     if directory.is_file() and directory.suffix == ".gguf":
         with DirectorySource(directory) as source:
             return {path: FileState.of((source.directory / path).stat()) for path in source.files()}
     if not directory.is_dir():
         raise NotADirectory(path=directory)
-    found = dict(sorted(_walk(directory, PurePosixPath())))
+    above = frozenset(_identity(parent.stat()) for parent in directory.resolve().parents)
+    found = dict(sorted(_walk(directory, PurePosixPath(), above)))
     if not found:
         raise NothingToServe(path=directory)
     return found
 
 
-def _walk(directory: Path, below: PurePosixPath) -> Iterator[tuple[str, FileState]]:
+def _walk(
+    directory: Path, below: PurePosixPath, above: frozenset[tuple[int, int]]
+) -> Iterator[tuple[str, FileState]]:
+    """`above`: the directories on the way here."""
+    above |= {_identity(directory.stat())}
     with os.scandir(directory) as entries:
         for entry in entries:
             if entry.name.startswith(".") or entry.name.endswith(_TRANSIENT):
                 continue
-            try:
-                status = entry.stat()
-            except FileNotFoundError:
-                raise BrokenLink(path=entry.path, target=Path(entry.path).readlink()) from None
+            path = Path(entry.path)
+            status = _followed(entry)
             if stat.S_ISDIR(status.st_mode):
-                if not entry.is_symlink():  # a link to a directory could lead back up, for ever
-                    yield from _walk(Path(entry.path), below / entry.name)
+                if _identity(status) not in above:
+                    yield from _walk(path, below / entry.name, above)
             elif stat.S_ISREG(status.st_mode):
                 yield str(below / entry.name), FileState.of(status)
             else:
-                raise OddFile(path=entry.path)
+                raise OddFile(path=path)
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _followed(entry: os.DirEntry[str]) -> os.stat_result:
+    """What a name leads to, through links. Raises BrokenLink, LoopingLink, OSError."""
+    try:
+        return entry.stat()
+    except OSError as error:
+        kind = {errno.ENOENT: BrokenLink, errno.ELOOP: LoopingLink}.get(error.errno or 0)
+        if kind is None or not entry.is_symlink():
+            raise
+        raise kind(path=entry.path, target=Path(entry.path).readlink()) from None
 
 
 def hash_files(
@@ -206,7 +233,8 @@ def hash_signed(
 
     Raises:
         NotThatModel: a file is missing, or is another one.
-        NotADirectory, NothingToServe, OddFile, BrokenLink, ChangedWhileHashing, OSError: as the two above.
+        NotADirectory, NothingToServe, OddFile, BrokenLink, LoopingLink, ChangedWhileHashing, OSError: as the two
+            above.
     """
 
     def differs(difference: str) -> NotThatModel:

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from swarm.errors import SwarmError
+from swarm.errors import SwarmError, clean_text
 from swarm.peers.inventory import HashedFile
 from swarm.trust.files import write_atomically
 from swarm.trust.keyring import Keyring
-from swarm.trust.manifest import Manifest, SignedManifest, parse_signed, sign
+from swarm.trust.manifest import MAX_NAME_CHARS, Manifest, SignedManifest, is_name, parse_signed, sign
 from swarm.trust.sources import WebSource
 from swarm.wire.keys import KeyPair
 from swarm.wire.messages.tracker import layout_statement
@@ -23,6 +23,11 @@ LIFETIME_S = 60 * 24 * 3600
 """How long a manifest is accepted after it was signed; a running server signs again at half of it."""
 # A client's clock may be a little behind ours.
 _BACKDATED_S = 300
+
+
+class UnfitName(SwarmError):
+    """A model cannot be called “{name}”: a name has 1 to {most} characters, no control characters, and no space at
+    its ends. Give it another with --name NAME."""
 
 
 class LastManifestDamaged(SwarmError):
@@ -44,6 +49,14 @@ class Publication:
     def root(self) -> bytes:
         """The manifest's root."""
         return self.signed.manifest.root
+
+
+def name_for(directory: Path, chosen: str | None = None) -> str:
+    """What a directory's model is called: as chosen, else as the directory is. Raises UnfitName."""
+    name = chosen or directory.resolve().name
+    if not is_name(name):
+        raise UnfitName(name=clean_text(name, limit=MAX_NAME_CHARS), most=MAX_NAME_CHARS)
+    return name
 
 
 def publish(

@@ -230,6 +230,11 @@ def parse_signed(data: bytes) -> SignedManifest:
     return SignedManifest(Manifest.parse(body), keyring, PeerKey(signer), signature)
 
 
+def is_name(text: str) -> bool:
+    """Whether a model may be called that."""
+    return 0 < len(text) <= MAX_NAME_CHARS and clean_text(text) == text == text.strip()
+
+
 def check_path(path: str) -> str:
     """Returns a path of a model file if it is safe to use below a directory. Raises BadManifest."""
     parts = path.split("/")
@@ -252,8 +257,7 @@ def _files_value(files: tuple[FileEntry, ...]) -> list[cbor.Value]:
 
 
 def _check(manifest: Manifest) -> None:
-    name = manifest.name
-    if not 0 < len(name) <= MAX_NAME_CHARS or clean_text(name) != name or name != name.strip():
+    if not is_name(manifest.name):
         raise BadManifest(reason="its name is empty, too long or not clean text")
     if not 1 <= manifest.version < 1 << 53:
         raise BadManifest(reason="its version is not a positive number")

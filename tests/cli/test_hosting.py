@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from swarm.cli.hosting import Place, TokenDamaged, invite_address, open_store, own_host, secret_of
+from swarm.cli.options import HOST
 from swarm.peers.settings import Home
 from swarm.trust.invite import BadToken, token_from_text
 from swarm.wire.address import Address, BadAddress
@@ -31,6 +32,11 @@ def test_without_advice_it_is_this_machines_own(listen: str | None) -> None:
     address = invite_address(Place(listen, 0, None), 9)
     assert address == Address(own_host(), 9)
     assert address.host not in ("0.0.0.0", "::")
+
+
+@pytest.mark.parametrize(("given", "host"), [("[::1]", "::1"), ("::1", "::1"), ("a.example", "a.example")])
+def test_a_host_may_have_brackets(given: str, host: str) -> None:
+    assert HOST.convert(given, None, None) == host
 
 
 def test_an_address_that_cannot_be_reached_is_refused() -> None:

@@ -15,6 +15,7 @@ from swarm.peers.inventory import (
     FileState,
     HashedFile,
     HashProgress,
+    LoopingLink,
     NotADirectory,
     NothingToServe,
     OddFile,
@@ -154,6 +155,22 @@ def test_links_are_followed_and_hidden_or_transient_files_left_out(model: Path, 
     assert not [path for path in listed if "loop" in path or ".cache" in path or "incomplete" in path]
 
 
+def test_linked_directories_are_part_of_the_model_unless_they_lead_back(model: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "deep").mkdir(parents=True)
+    (elsewhere / "deep" / "shard").write_bytes(b"shard")
+    (elsewhere / "round").symlink_to(elsewhere / "deep" / "..")
+    (model / "tied").symlink_to(elsewhere)
+    (model / "twice").symlink_to(model / "extra")
+    (model / "extra" / "back").symlink_to(elsewhere)
+    (elsewhere / "forth").symlink_to(model / "extra")
+    (model / "up").symlink_to("..")
+    assert {path for path in list_files(model) if "/" in path} == {
+        "extra/more", "extra/back/deep/shard", "tied/deep/shard", "tied/forth/more", "twice/more",
+        "twice/back/deep/shard",
+    }  # fmt: skip
+
+
 def test_what_cannot_be_served_is_named(model: Path, tmp_path: Path) -> None:
     with pytest.raises(NotADirectory, match="nowhere"):
         list_files(tmp_path / "nowhere")
@@ -166,6 +183,10 @@ def test_what_cannot_be_served_is_named(model: Path, tmp_path: Path) -> None:
     with pytest.raises(BrokenLink, match="target"):
         list_files(model)
     (model / "gone").unlink()
+    (model / "itself").symlink_to("itself")
+    with pytest.raises(LoopingLink, match="itself is a link to itself"):
+        list_files(model)
+    (model / "itself").unlink()
     os.mkfifo(model / "pipe")
     with pytest.raises(OddFile, match="pipe"):
         list_files(model)

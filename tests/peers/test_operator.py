@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from swarm.peers.inventory import HashedFile, hash_files, list_files
-from swarm.peers.operator import LIFETIME_S, LastManifestDamaged, Publication, publish
+from swarm.peers.operator import LIFETIME_S, LastManifestDamaged, Publication, UnfitName, name_for, publish
 from swarm.trust.manifest import parse_signed
 from swarm.wire.keys import BadSignature, KeyPair, verify
 from swarm.wire.messages.tracker import layout_statement
@@ -86,3 +86,14 @@ def test_a_damaged_history_is_named_and_kept(model: Path) -> None:
     with pytest.raises(LastManifestDamaged, match=r"\.manifest"):
         published(model)
     assert place.read_bytes() == content
+
+
+@pytest.mark.parametrize("name", ["x ", " x", "a\nb", "a\x1b[2Jb", "n" * 121])
+def test_a_directory_whose_name_is_not_fit_for_a_model_needs_another(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UnfitName, match="--name NAME") as refused:
+        name_for(tmp_path / name)
+    assert str(refused.value).isprintable()
+    assert name_for(tmp_path / name, "chosen") == "chosen"
+    assert name_for(tmp_path / "fine name") == "fine name"
+    with pytest.raises(UnfitName):
+        name_for(tmp_path, name)
