@@ -33,7 +33,7 @@ from mirror.errors import WrongBytes
 from mirror.files import Disk, Files, Stamp
 from mirror.memory import buffer_of
 from mirror.room import Room, measure
-from mirror.space import Kept, Space
+from mirror.space import Kept, Pinned, Space
 from mirror.tree import Chunk
 
 TAG_BYTES = 32
@@ -58,7 +58,8 @@ class Store:
         clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         """Opens the store at `root`, making it when it is not there. `limit_bytes` bounds the chunks on disk,
-        their tags included; None means no bound. OSError when the directory cannot be used."""
+        their tags included; None means no bound. Where nothing can be written, a store that is there is `read_only`.
+        OSError when the directory cannot be used."""
         self.root = str(Path(root).absolute())
         self.healed = 0
         """Chunks that were found damaged and removed since the store was opened."""
@@ -116,7 +117,7 @@ class Store:
         if stamp.size != size + TAG_BYTES:
             return None
         now_ns = self._clock_ns()
-        if now_ns - stamp.modified_ns >= RECHECK_NS:
+        if now_ns - stamp.modified_ns >= RECHECK_NS and not self.read_only:
             self._files.touch(descriptor, now_ns)
             stamp = self._files.stamp(descriptor)
         data = memoryview(self._files.read(descriptor, size + TAG_BYTES, 0))
@@ -184,9 +185,15 @@ class Store:
     def flush(self) -> None:
         """Returns when all that was stored will survive a power loss."""
         self._unsynced_bytes = 0
-        self._files.sync(self.root)
+        if not self.read_only:
+            self._files.sync(self.root)
 
     # Looking after it
+
+    @property
+    def read_only(self) -> bool:
+        """Whether it can only be read: nothing is added, evicted, removed or marked as used."""
+        return self._space.read_only
 
     @property
     def limit_bytes(self) -> int | None:
@@ -206,19 +213,37 @@ class Store:
         """The room there is for these chunks, all of them to be here at the same time."""
         wanted = {chunk.address: chunk.size + TAG_BYTES for chunk in chunks}
         free_bytes = self._files.free_bytes(self.root)
+        self._space.clear_dead()
         return measure(wanted, self.kept(), self._space.pins.all(), free_bytes, self.limit_bytes)
 
     def pin(self, name: str, addresses: Collection[bytes]) -> None:
-        """Keeps exactly these chunks from eviction and gc under `name`, for every process and across
-        restarts."""
-        self._space.pins.set(name, addresses)
+        """Keeps exactly these chunks from eviction and gc by any process under `name`, until the store is closed or
+        this process ends."""
+        if not self.read_only:
+            self._space.pins.set(name, addresses)
 
     def unpin(self, name: str) -> None:
         """Lets go of what was pinned under `name`."""
-        self._space.pins.drop(name)
+        if not self.read_only:
+            self._space.pins.drop(name)
+
+    def pinned(self) -> list[Pinned]:
+        """What running processes keep from eviction and gc, this one too."""
+        return self._space.pinned()
+
+    def trim(self) -> int:
+        """Brings the store down to its limit, what was unused for longest first, as far as pins allow; the bytes
+        freed."""
+        return self._space.trim()
+
+    def evict(self, addresses: Iterable[bytes]) -> int:
+        """Removes those of these chunks that nobody pinned; the bytes freed."""
+        pinned = self._space.pins.all()
+        return sum(self._space.evict(address) for address in addresses if address not in pinned)
 
     def verify(self) -> Iterator[tuple[Kept, bool]]:
-        """Checks every chunk against its sha256 and removes what is damaged: (chunk, whether it is right)."""
+        """Checks every chunk against its sha256 and removes what is damaged, if it can: (chunk, whether it is
+        right)."""
         for kept in list(self.kept()):
             try:
                 descriptor = self._files.open(self._space.path(kept.address))
@@ -240,13 +265,15 @@ class Store:
     def gc(self, wanted: Collection[bytes]) -> int:
         """Removes every chunk that is neither wanted nor pinned, and what dead processes left; the bytes
         freed."""
+        self._space.clear_dead()
         stays = self._space.pins.all().union(wanted)
-        self._space.clear_incoming()
         return sum(self._space.evict(kept.address) for kept in list(self.kept()) if kept.address not in stays)
 
     def _discard(self, address: bytes, size: int) -> None:
-        self.healed += 1
         self._believed.pop(address, None)
+        if self.read_only:
+            return
+        self.healed += 1
         self._space.evict(address, size + TAG_BYTES)
 
     def close(self) -> None:

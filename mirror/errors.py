@@ -47,10 +47,16 @@ class OutsideFile(ReadFailed):
 
 
 class StoreFull(ReadFailed):
-    """The chunk store {root} may hold {limit} bytes and nothing more in it may be evicted. Give it a larger
-    size, or free space with `swarm cache gc`."""
+    """The chunk store {root} may hold {limit}, and {reason}. Give it a larger size with `swarm cache limit`{end}."""
 
     number = errno.ENOSPC
+
+
+class StoreReadOnly(ReadFailed):
+    """The chunk store {root} can only be read, so what is missing in it cannot be fetched. Check its owner and mode,
+    or set SWARM_HOME to a directory that can be written."""
+
+    number = errno.EROFS
 
 
 class WrongBytes(SwarmError):

@@ -5,7 +5,7 @@ All that several processes must agree on is here, under one lock:
 
     ROOT/chunks/ab/abcd…    the chunks
     ROOT/incoming/P/N       what process P is writing; P.lock beside it is locked while P lives
-    ROOT/pins/NAME          addresses that may not be evicted
+    ROOT/pins/P.NAME        addresses that may not be evicted while process P lives
     ROOT/usage              the bytes accounted for, as 20 digits
     ROOT/lock               guards the accounting
     ROOT/users              share-locked by every process that has the store open
@@ -13,8 +13,12 @@ All that several processes must agree on is here, under one lock:
 Bytes are accounted for before they are written and until they are removed, so that the limit holds at every
 moment. The first process to open the store alone has it counted afresh: a crash cannot leave the accounting
 wrong.
+
+Where nothing can be written (a read-only medium, another user's files) there is nothing to agree on: a store that is
+there is opened without a lock, and read.
 """
 
+import errno
 import os
 import secrets
 import threading
@@ -22,11 +26,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from mirror.errors import StoreFull
+from mirror.errors import StoreFull, StoreReadOnly
 from mirror.files import Files
 from mirror.pins import Pins
+from swarm.units import format_bytes
 
 ADDRESS_BYTES = 32
+_UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """What one process, with this id, keeps from eviction under a name: `bytes` of chunks that are in the store."""
+
+    process: int
+    name: str
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +66,32 @@ class Space:
         self._oldest: list[Kept] = []
         self._serial = 0
         self._folders: set[str] = set()
-        for folder in ("chunks", "incoming", "pins"):
-            files.make_directory(f"{root}/{folder}")
-        self.pins = Pins(f"{root}/pins", files)
-        self._incoming = f"{root}/incoming/{os.getpid()}-{secrets.token_hex(4)}"
+        self._process = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self.pins = Pins(f"{root}/pins", files, self._process)
+        self._incoming = f"{root}/incoming/{self._process}"
         self._user = self._alive = -1
+        self.read_only = False
+        """Whether nothing in the store can be changed from here."""
         try:
+            for folder in ("chunks", "incoming", "pins"):
+                files.make_directory(f"{root}/{folder}")
             with self._exclusive():
                 self._enter()
+        except OSError as error:
+            self._leave()
+            if error.errno not in _UNWRITABLE or not self._is_there():
+                raise
+            self.read_only = True
         except BaseException:
             self._leave()
             raise
+
+    def _is_there(self) -> bool:
+        """Whether there is a store that can be read."""
+        try:
+            return bool(self._files.list(f"{self._root}/chunks"))
+        except OSError:
+            return False
 
     def _enter(self) -> None:
         """Becomes a user of the store, called with the lock held."""
@@ -73,7 +103,7 @@ class Space:
         else:
             self._remove(f"{self._root}/usage")
             files.share(self._user)
-        self._clear_incoming()
+        self._clear_dead()
         self._alive = files.lock(f"{self._incoming}.lock", exclusive=True, wait=False)
         files.make_directory(self._incoming)
 
@@ -101,22 +131,63 @@ class Space:
 
     def used_bytes(self) -> int:
         """Bytes of all chunks on disk, tags and what is being written included."""
+        if self.read_only:
+            return self._count()
         with self._exclusive():
             return self._account(0)
+
+    def pinned(self) -> list[Pinned]:
+        """What running processes keep from eviction."""
+        if self.read_only:
+            return []
+        self.clear_dead()
+        lists = self.pins.lists()
+        sizes = {kept.address: kept.bytes for kept in self.kept()} if lists else {}
+        return [
+            Pinned(int(process.partition("-")[0]), name, sum(sizes.get(one, 0) for one in addresses))
+            for (process, name), addresses in sorted(lists.items())
+        ]
+
+    def trim(self) -> int:
+        """Evicts what was unused for longest until the limit is kept, or all that is left is pinned; the bytes
+        freed."""
+        if self.limit_bytes is None or self.read_only:
+            return 0
+        with self._exclusive():
+            before = self._account(0)
+            self._make_room(before - self.limit_bytes)
+            return before - self._account(0)
 
     def reserve(self, size: int) -> str:
         """Accounts for `size` more bytes, evicting what was unused for longest when the limit asks for it.
 
-        The path to write them to. StoreFull when nothing may be evicted.
+        The path to write them to. StoreFull when nothing may be evicted, StoreReadOnly.
         """
+        if self.read_only:
+            raise StoreReadOnly(root=self._root)
         with self._exclusive():
+            lacking = 0
             if self.limit_bytes is not None:
-                excess = self._account(0) + size - self.limit_bytes
-                if excess > 0:
-                    self._make_room(excess)
-            self._account(size)
-            self._serial += 1
-            return f"{self._incoming}/{self._serial}"
+                lacking = self._make_room(self._account(0) + size - self.limit_bytes)
+            if lacking <= 0:
+                self._account(size)
+                self._serial += 1
+                return f"{self._incoming}/{self._serial}"
+        raise self._full()
+
+    def _full(self) -> StoreFull:
+        """Why nothing more fits, and what would help."""
+        assert self.limit_bytes is not None
+        holders = [
+            f"process {one.process} keeps {format_bytes(one.bytes)}" for one in self.pinned() if one.bytes
+        ]
+        reason = (
+            " and ".join(holders) + " of it"
+            if holders
+            else "that is less than what is read at one time takes"
+        )
+        end = ", or end that process" if holders else ""
+        return StoreFull(root=self._root, limit=format_bytes(self.limit_bytes), reason=reason, end=end)
 
     def release(self, temporary: str, size: int) -> None:
         """Takes a reservation back and removes what was written."""
@@ -142,20 +213,24 @@ class Space:
 
     def evict(self, address: bytes, accounted: int | None = None) -> int:
         """Removes a chunk, whatever its state; the bytes that freed. `accounted` is what its file took when
-        it was right, if it is known to be damaged."""
+        it was right, if it is known to be damaged. Nothing is removed from a store that is only read."""
+        if self.read_only:
+            return 0
         with self._exclusive():
             return self._evict(address, accounted)
 
-    def clear_incoming(self) -> None:
-        """Removes what processes that are gone were writing."""
-        with self._exclusive():
-            self._clear_incoming()
+    def clear_dead(self) -> None:
+        """Removes what processes that are gone were writing, and their pins."""
+        if not self.read_only:
+            with self._exclusive():
+                self._clear_dead()
 
     def close(self) -> None:
         """Removes what this process left unfinished and stops being a user of the store. Idempotent."""
         if self._alive >= 0:
             try:
                 with self._exclusive():
+                    self.pins.drop_all()
                     self._clear(self._incoming)
             finally:
                 self._leave()
@@ -194,18 +269,20 @@ class Space:
     def _count(self) -> int:
         return sum(kept.bytes for kept in self.kept())
 
-    def _make_room(self, excess: int) -> None:
-        pinned = self.pins.all()
+    def _make_room(self, excess: int) -> int:
+        """Evicts what was unused for longest; how much of the excess is left, at most 0 when there is none."""
         for attempt in range(2):
+            if excess <= 0:
+                break
             if attempt:
+                self._clear_dead()
                 self._oldest = sorted(self.kept(), key=lambda kept: -kept.used_ns)
+            pinned = self.pins.all()
             while self._oldest and excess > 0:
                 kept = self._oldest.pop()
                 if kept.address not in pinned:
                     excess -= self._evict(kept.address, None, kept.used_ns)
-            if excess <= 0:
-                return
-        raise StoreFull(root=self._root, limit=self.limit_bytes)
+        return excess
 
     def _evict(self, address: bytes, accounted: int | None, unless_used_since_ns: int | None = None) -> int:
         path = self.path(address)
@@ -231,21 +308,26 @@ class Space:
         with suppress(FileNotFoundError):
             self._files.unlink(path)
 
-    def _clear_incoming(self) -> None:
+    def _clear_dead(self) -> None:
         folder = f"{self._root}/incoming"
         entries = self._files.list(folder)
+        living = {self._process}
         locks = {entry.name for entry in entries if not entry.directory}
         for entry in entries:
             path = f"{folder}/{entry.name}"
             if entry.directory and f"{entry.name}.lock" not in locks:
                 self._clear(path)
             elif not entry.directory and path != f"{self._incoming}.lock":
-                with suppress(BlockingIOError):  # its process lives
+                try:
                     descriptor = self._files.lock(path, exclusive=True, wait=False)
-                    try:
-                        self._clear(path.removesuffix(".lock"))
-                    finally:
-                        self._files.unlock(descriptor)
+                except BlockingIOError:
+                    living.add(entry.name.removesuffix(".lock"))
+                    continue
+                try:
+                    self._clear(path.removesuffix(".lock"))
+                finally:
+                    self._files.unlock(descriptor)
+        self.pins.keep_only(living)
 
     def _clear(self, incoming: str) -> None:
         """Removes one process's folder, then the lock that says that it is there."""

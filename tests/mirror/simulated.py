@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 
-from mirror.files import Files, Listed, Stamp
+from mirror.files import Disk, Files, Listed, Stamp
 
 NAMES = ("mkdir", "rmdir", "create", "rename", "unlink")
 Operation = tuple[str, *tuple[object, ...]]
@@ -261,3 +261,33 @@ class FaultyFiles:
             return operation(*arguments, **options)
 
         return perform
+
+
+class Unwritable(Disk):
+    """The operating system's files on a medium that can only be read."""
+
+    def make_directory(self, path: str) -> None:
+        if not os.path.isdir(path):  # noqa: PTH112
+            self._refuse(path)
+
+    def open(self, path: str, *, write: bool = False) -> int:
+        return self._refuse(path) if write else super().open(path)
+
+    def lock(self, path: str, *, exclusive: bool, wait: bool) -> int:
+        return self._refuse(path)
+
+    def create(self, path: str) -> int:
+        return self._refuse(path)
+
+    def unlink(self, path: str) -> None:
+        self._refuse(path)
+
+    def rename(self, source: str, target: str) -> None:
+        self._refuse(target)
+
+    def touch(self, descriptor: int, now_ns: int) -> None:
+        self._refuse(str(descriptor))
+
+    @staticmethod
+    def _refuse(path: str) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)

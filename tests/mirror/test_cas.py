@@ -1,5 +1,6 @@
 """The store on a real disk: what is kept, what is believed, what goes; alone and with other processes."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -12,10 +13,11 @@ from random import Random
 import pytest
 
 from mirror.cas import IN_MEMORY, RECHECK_NS, TAG_BYTES, Store
-from mirror.errors import StoreFull, WrongBytes
+from mirror.errors import StoreFull, StoreReadOnly, WrongBytes
 from mirror.files import Disk
+from mirror.space import Pinned
 from tests.mirror import store_process
-from tests.mirror.simulated import MemoryDisk
+from tests.mirror.simulated import MemoryDisk, Unwritable
 
 BLOCKS = [Random(number).randbytes(1000) for number in range(10)]
 ADDRESSES = [sha256(block).digest() for block in BLOCKS]
@@ -176,8 +178,106 @@ def test_pinned_chunks_stay_for_every_process(tmp_path: Path) -> None:
 def test_a_torn_list_of_pins_counts_as_none(tmp_path: Path) -> None:
     with filled(tmp_path, 0) as store:
         store.pin("share", ADDRESSES[:1])
-        os.truncate(tmp_path / "pins" / "share", 40)
+        (pins,) = (tmp_path / "pins").iterdir()
+        os.truncate(pins, 40)
         assert store.gc([]) == ENTRY
+
+
+@pytest.mark.parametrize("how", ["close", "kill"])
+def test_pins_end_with_the_process_that_pinned(tmp_path: Path, how: str) -> None:
+    with filled(tmp_path, 0, 1, limit_bytes=2 * ENTRY) as store:
+        code = (
+            "import sys\nfrom mirror.cas import Store\n"
+            "with Store(sys.argv[1]) as store:\n"
+            "    store.pin('share', [bytes.fromhex(one) for one in sys.argv[2:]])\n"
+            "    print('pinned', flush=True)\n"
+            "    sys.stdin.read()\n"
+        )
+        donor = subprocess.Popen(
+            [sys.executable, "-c", code, tmp_path, *(one.hex() for one in ADDRESSES[:2])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        with donor:
+            assert donor.stdin is not None
+            assert donor.stdout is not None
+            donor.stdout.readline()
+            assert store.pinned() == [Pinned(donor.pid, "share", 2 * ENTRY)]
+            assert store.gc([]) == 0
+            with pytest.raises(
+                StoreFull, match=rf"process {donor.pid} keeps 2.1 kB of it.*or end that process"
+            ):
+                store.put(ADDRESSES[2], BLOCKS[2])
+            if how == "kill":
+                donor.kill()
+            donor.stdin.close()
+            donor.wait()
+        assert store.room_for([]).pinned_bytes == 0
+        store.put(ADDRESSES[2], BLOCKS[2])
+        assert store.pinned() == []
+        assert store.gc([]) == 2 * ENTRY
+
+
+def test_what_is_smaller_than_one_chunk_says_so(tmp_path: Path) -> None:
+    with (
+        Store(tmp_path, limit_bytes=ENTRY - 1) as store,
+        pytest.raises(StoreFull, match="less than what is read"),
+    ):
+        store.put(ADDRESSES[0], BLOCKS[0])
+
+
+def test_a_smaller_limit_is_kept_at_once(tmp_path: Path) -> None:
+    with filled(tmp_path, 0, 1, 2, 3) as donor:
+        donor.pin("share", ADDRESSES[:1])
+        with Store(tmp_path, limit_bytes=2 * ENTRY) as store:
+            assert store.trim() == 2 * ENTRY
+            assert store.trim() == 0
+            assert store.used_bytes == 2 * ENTRY
+        with Store(tmp_path, limit_bytes=ENTRY // 2) as store:
+            assert store.trim() == ENTRY
+            assert [kept.address for kept in store.kept()] == ADDRESSES[:1]
+
+
+def test_chosen_chunks_are_evicted_but_for_those_that_are_pinned(tmp_path: Path) -> None:
+    with filled(tmp_path, 0, 1, 2) as store:
+        store.pin("share", ADDRESSES[:1])
+        assert store.evict(ADDRESSES[:2] + ADDRESSES[5:]) == ENTRY
+        assert {kept.address for kept in store.kept()} == {ADDRESSES[0], ADDRESSES[2]}
+
+
+def everything_below(root: Path) -> dict[Path, tuple[int, bytes]]:
+    return {
+        path: (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+        for path in root.rglob("*")
+    }
+
+
+def test_a_store_that_cannot_be_written_is_read(tmp_path: Path) -> None:
+    filled(tmp_path, 0, 1, 2).close()
+    flip(place(tmp_path, 1))
+    before = everything_below(tmp_path)
+    later_ns = time.time_ns() + 2 * RECHECK_NS
+    with Store(tmp_path, limit_bytes=ENTRY, files=Unwritable(), clock_ns=lambda: later_ns) as store:
+        assert store.read_only
+        assert store.read(ADDRESSES[0], 1000) == BLOCKS[0]
+        assert store.read(ADDRESSES[1], 1000) is None
+        assert store.used_bytes == 3 * ENTRY
+        store.put(ADDRESSES[0], BLOCKS[0])
+        with pytest.raises(StoreReadOnly, match="can only be read") as refused:
+            store.put(ADDRESSES[3], BLOCKS[3])
+        assert refused.value.errno == errno.EROFS
+        store.pin("share", ADDRESSES[:1])
+        store.unpin("share")
+        assert (store.trim(), store.gc([]), store.evict(ADDRESSES), store.pinned()) == (0, 0, 0, [])
+        assert [right for _, right in store.verify()].count(False) == 1
+        assert store.room_for([]).used_bytes == 3 * ENTRY
+        store.flush()
+    assert everything_below(tmp_path) == before
+
+
+def test_what_cannot_be_written_and_holds_nothing_is_the_disk_s_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="Read-only"):
+        Store(tmp_path, files=Unwritable())
 
 
 def test_verify_names_and_removes_what_is_damaged(tmp_path: Path) -> None:
