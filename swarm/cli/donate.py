@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 KINDS = ("compute", "disk")
 INTERRUPTED = 130
-LEAST_DISK_BYTES = 1 << 20
+LEAST_DISK_BYTES = 3_000_000
 
 
 @click.group("donate", short_help="Lend compute or disk to a swarm.")
@@ -142,7 +142,9 @@ def disk(
     from swarm.cli.joining import where
 
     if size < LEAST_DISK_BYTES:
-        raise click.UsageError("--size must be 2MB at least: a model's bytes are kept in pieces of a MiB.")
+        raise click.UsageError(
+            "--size must be 3MB at least: a model's bytes come in pieces of a MiB, and keeping them takes room, too."
+        )
     place = listening_at(listen, port, advertise, relay)
     request = Request(where(parse_target(invite, tracker), token), model, place, as_json, metrics)
     if not trio.run(lend_disk, request, size):

@@ -1,53 +1,29 @@
 """A disk donor: keeps a part of a model's chunks for others, the part that fewest hold.
 
-Chunks come through the mirror, each verified, are pinned in the store so that nothing else evicts them, and
-are announced as they arrive.
+Chunks come through the mirror, each verified, are pinned in the store so that nothing else evicts them while the donor
+runs, and are announced as they arrive. What it is to hold no more it removes before it fetches anything, so that its
+disk never grows past its size; what is lost it fetches again; what it brought in an earlier run it goes on with.
 """
 
 from functools import partial
+from itertools import islice
 
 import trio
 
-from mirror.cas import Store
-from mirror.fetch import Mirror
 from mirror.tree import Tree
 from swarm.peers.announce import Announcer
 from swarm.peers.donor import Lending, keep_settled
-from swarm.peers.maintainer import ChunkNotHere, Maintainer
+from swarm.peers.lent import Lent, chunks_within
+from swarm.peers.maintainer import Maintainer
 from swarm.peers.models import OpenModel
 from swarm.peers.room import find_room
 from swarm.peers.session import Session
-from swarm.trust.manifest import CHUNK_BYTES
+from swarm.peers.stored import StoredChunks, fetch_into, files_of
 from swarm.wire.holdings import EMPTY, IndexSet
 from swarm.wire.messages.tracker import AssignChunks, Assigned, HeartbeatSeen
 
-FETCHED_AT_ONCE = 64
-"""Chunks that are fetched before they are announced."""
+PIN = "lent"
 _WHAT, _REMEDY = "What is lent", "or lend less, with a smaller --size"
-
-
-class StoredChunks:
-    """The chunks of a model that are kept in the store; see `maintainer.ChunkSource`."""
-
-    def __init__(self, tree: Tree, store: Store) -> None:
-        self._tree = tree
-        self._store = store
-        self.ready = EMPTY
-        self.paused = False
-
-    def held(self) -> IndexSet:
-        """Those that are served now."""
-        return EMPTY if self.paused else self.ready
-
-    def read(self, index: int) -> bytes:
-        """A chunk, checked. Raises ChunkNotHere, OSError."""
-        if index not in self.held():
-            raise ChunkNotHere(index=index)
-        chunk = self._tree.chunk(index)
-        data = self._store.read(chunk.address, chunk.size)
-        if data is None:
-            raise ChunkNotHere(index=index)
-        return bytes(data)
 
 
 class DiskDonor:
@@ -59,38 +35,61 @@ class DiskDonor:
         self._session = session
         self._model = model
         self._size_bytes = size_bytes
-        self._capacity = size_bytes // CHUNK_BYTES
+        self._capacity = chunks_within(size_bytes)
         self._assigned = EMPTY
+        self._announcer: Announcer | None = None
+        self._less = trio.Event()
+        self._lent: Lent
         self.lending = lending
-        self.chunks = StoredChunks(model.mirror.tree, model.mirror.store)
+        self.chunks = self._stored(model)
         self._root = model.signed.manifest.root
         self._maintainer = maintainer
         maintainer.models[self._root] = self.chunks
 
     async def open(self) -> None:
-        """Makes sure that there is room for what is lent. Raises NoRoom, LimitTooLow, OSError."""
+        """Goes on with what was lent before, and makes sure that there is room for the rest. Raises NoRoom,
+        LimitTooLow, OSError."""
+        await trio.to_thread.run_sync(self._resume)
         await find_room(self._model.mirror, _WHAT, most_bytes=self._size_bytes, remedy=_REMEDY)
+
+    def _resume(self) -> None:
+        tree, store = self._model.mirror.tree, self._model.mirror.store
+        self._lent, files = Lent(self._session.home.lent, store), files_of(store)
+        self._lent.keep({tree.chunk(index).address for index in range(tree.chunk_count)}, files)
+        self._assigned = self._brought(tree)
 
     async def run(self, announcer: Announcer, seen: trio.MemoryReceiveChannel[HeartbeatSeen]) -> None:
         """Keeps what the tracker assigns, until cancelled."""
+        self._announcer = announcer
         announcer.held[self._root] = self.chunks.held
-        await keep_settled(partial(self._settle, announcer), self.lending, seen)
+        await keep_settled(partial(self._settle, announcer), self.lending, seen, self._until_less)
 
     async def _settle(self, announcer: Announcer) -> None:
         await self._follow(announcer)
-        tree, store, chunks = self._model.mirror.tree, self._model.mirror.store, self.chunks
-        request = AssignChunks(announcer.generation, self._root, min(self._capacity, tree.chunk_count))
+        tree = self._model.mirror.tree
+        capacity = min(self._capacity, tree.chunk_count)
+        request = AssignChunks(announcer.generation, self._root, capacity)
         answer = await self._session.tracker.ask(request, Assigned, self._assigned.encode())
-        self._assigned = wanted = IndexSet.decode(answer.payload, tree.chunk_count)
-        chunks.ready = chunks.ready & wanted
-        self.lending.now(state=self._state, assigned=len(wanted), ready=len(chunks.ready), problem="")
+        told = IndexSet.decode(answer.payload, tree.chunk_count)
+        self._assigned = wanted = IndexSet.of(islice(told, capacity))
+        self.chunks.keep(wanted)
+        announcer.changed()
+        await trio.to_thread.run_sync(self._make_room)
+        self.lending.now(state=self._state, assigned=len(wanted), ready=len(self.chunks.ready), problem="")
         lent = [tree.chunk(index) for index in wanted]
         await find_room(self._model.mirror, _WHAT, chunks=lent, remedy=_REMEDY)
-        pins = {chunk.address for chunk in lent}
-        await trio.to_thread.run_sync(store.pin, _pin(self._root), pins)
-        announcer.changed()
-        await fetch_into(chunks, wanted, self._model.mirror, self.lending, announcer)
+        await fetch_into(self.chunks, wanted, self._model.mirror, self.lending, announcer)
         self.lending.now(state=self._state)
+
+    def _make_room(self) -> None:
+        """Removes what was lent and is not to be any more, and finds out what of the rest is lost. Blocks."""
+        tree, store = self._model.mirror.tree, self._model.mirror.store
+        wanted = {tree.chunk(index).address for index in self._assigned}
+        store.pin(PIN, wanted)
+        files = files_of(store)
+        self.chunks.compare(files)
+        self._lent.keep(wanted, files)
+        self._lent.expect(wanted, files)
 
     async def _follow(self, announcer: Announcer) -> None:
         """Goes on with a later version of the model, when there is one."""
@@ -99,15 +98,34 @@ class DiskDonor:
             return
         before, self._model = self._model.signed.manifest, later
         self._root = root = later.signed.manifest.root
-        old, self.chunks = self.chunks, StoredChunks(later.mirror.tree, later.mirror.store)
-        if later.signed.manifest.content == before.content:
-            self.chunks.ready = old.ready  # signed anew; whoever still reads it under the old root may
-        else:
-            old.ready = self._assigned = EMPTY  # its bytes make room for the new ones
-        self.chunks.paused = old.paused
+        if later.signed.manifest.content != before.content:
+            old, self.chunks = self.chunks, self._stored(later)
+            self.chunks.paused = old.paused
+            old.keep(EMPTY)  # its bytes make room for the new ones
+            self._assigned = await trio.to_thread.run_sync(self._brought, later.mirror.tree)
+        # Else it was signed anew; whoever still reads it under the old root may.
         self._maintainer.models[root] = self.chunks
         announcer.held[root] = self.chunks.held
-        await trio.to_thread.run_sync(later.mirror.store.unpin, _pin(before.root))
+
+    def _brought(self, tree: Tree) -> IndexSet:
+        """The chunks of a model that were brought here and are here. Blocks."""
+        here = self._lent.here(files_of(self._model.mirror.store))
+        return IndexSet.of(index for index in range(tree.chunk_count) if tree.chunk(index).address in here)
+
+    def _stored(self, model: OpenModel) -> StoredChunks:
+        tell = partial(trio.from_thread.run_sync, self._told_of_less)
+        return StoredChunks(model.mirror.tree, model.mirror.store, tell)
+
+    def _told_of_less(self) -> None:
+        """A chunk was lost: it is announced no more, and fetched again."""
+        self._less.set()
+        self.lending.now(state=self._state, ready=len(self.chunks.ready))
+        if self._announcer is not None:
+            self._announcer.changed()
+
+    async def _until_less(self) -> None:
+        await self._less.wait()
+        self._less = trio.Event()
 
     @property
     def _state(self) -> str:
@@ -120,21 +138,3 @@ class DiskDonor:
         self.chunks.paused = paused
         self.lending.now(state=self._state)
         announcer.changed()
-
-
-async def fetch_into(
-    chunks: StoredChunks, wanted: IndexSet, mirror: Mirror, lending: Lending, announcer: Announcer
-) -> None:
-    """Has all of these in the store and served, a few at a time, telling of each few. OSError when some cannot be
-    had; what is ready stays."""
-    missing = list(wanted - chunks.ready)
-    for start in range(0, len(missing), FETCHED_AT_ONCE):
-        part = missing[start : start + FETCHED_AT_ONCE]
-        await mirror.ensure(mirror.tree.chunk(index) for index in part)
-        chunks.ready = chunks.ready | IndexSet.of(part)
-        lending.now(ready=len(chunks.ready))
-        announcer.changed()
-
-
-def _pin(root: bytes) -> str:
-    return f"lent-{root.hex()[:32]}"

@@ -95,8 +95,14 @@ async def keep_settled(
 ) -> None:
     """Settles what to hold, anew when there is `news` and after a while, until cancelled.
 
-    What stands in the way is told, and it is tried again. `meanwhile` runs between two times.
+    What stands in the way is told, and it is tried again. `meanwhile` runs between two times, and ends the wait when it
+    returns.
     """
+
+    async def wait(rest: trio.CancelScope) -> None:
+        await meanwhile()
+        rest.cancel()
+
     counted = (0, 0)
     while True:
         pause_s = ASK_AGAIN_S
@@ -106,7 +112,7 @@ async def keep_settled(
             lending.now(problem=str(error))
             pause_s = RETRY_S
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(meanwhile)
+            nursery.start_soon(wait, nursery.cancel_scope)
             with trio.move_on_after(pause_s):
                 counted = await news(seen, counted)
             nursery.cancel_scope.cancel()

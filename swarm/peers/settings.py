@@ -93,6 +93,11 @@ class Home:
         return self.cache / "chunks"
 
     @property
+    def lent(self) -> Path:
+        """The chunks in it that a donor of disk brought."""
+        return self.cache / "lent"
+
+    @property
     def packed(self) -> Path:
         """Experts in the form that kernels read, of models that do not fit in memory."""
         return self.cache / "packed"

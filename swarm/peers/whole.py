@@ -2,7 +2,8 @@
 
 The bytes are those of the store, fetched through the mirror, verified and pinned there; or those of a directory
 that is a copy of the model, whose files are hashed and must be what the operator signed. Neither needs the
-operator's key. What was fetched is found again after a restart, and stays when whoever served it first is gone.
+operator's key. What was fetched is found again after a restart, and stays when whoever served it first is gone; what is
+lost of it is fetched again.
 """
 
 from functools import partial
@@ -11,8 +12,8 @@ from pathlib import Path
 import trio
 
 from engine.source import DirectorySource
+from swarm.errors import SwarmError
 from swarm.peers.announce import Announcer
-from swarm.peers.disk import StoredChunks, fetch_into
 from swarm.peers.donor import Lending, keep_settled
 from swarm.peers.inspect import chat_trouble
 from swarm.peers.inventory import hash_signed
@@ -20,10 +21,12 @@ from swarm.peers.maintainer import DirectoryChunks, Maintainer, watch
 from swarm.peers.models import OpenModel
 from swarm.peers.room import find_room
 from swarm.peers.session import Session
+from swarm.peers.stored import StoredChunks, fetch_into, files_of
 from swarm.trust.manifest import Manifest
 from swarm.wire.holdings import IndexSet
 from swarm.wire.messages.tracker import HeartbeatSeen
 
+PIN = "whole"
 _OTHERWISE = "give its name instead of the directory, and it is fetched"
 
 
@@ -44,6 +47,13 @@ class WholeModel:
         self._maintainer = maintainer
         self._copy = copy
         self._copied: DirectoryChunks | None = None
+        self._chunks: StoredChunks | None = None
+        self._content = b""
+        """Of the manifest that they are the chunks of."""
+        self._looked_at = b""
+        self._replaced: list[Manifest] = []
+        """Earlier versions that are served until the one after them is here."""
+        self._less = trio.Event()
         self._announcer: Announcer | None = None
         self.lending = lending
 
@@ -65,50 +75,89 @@ class WholeModel:
     async def _watch(self) -> None:
         if self._copied is not None:
             await watch(self._copied)
+        await self._less.wait()
+        self._less = trio.Event()
 
     async def _settle(self, announcer: Announcer) -> None:
-        manifest = self._model.signed.manifest
-        if manifest.root not in self._maintainer.models:
-            await self._serve(announcer, self._copied)
+        refused: SwarmError | OSError | None = None
+        try:
+            await self._follow()
+        except (
+            SwarmError,
+            OSError,
+        ) as error:  # the version before is kept whole, whatever is wrong with the later
+            refused = error
+        root = self._model.signed.manifest.root
+        if root not in self._maintainer.models:
+            await self._begin(announcer)
+        if self._chunks is not None:
+            await self._complete(self._chunks, announcer, problem="" if refused is None else str(refused))
+        if root != self._looked_at:
+            await self._look_at(self._model.signed.manifest)
+            self._looked_at = root
+        await self._retire(announcer)
+        if refused is not None:
+            raise refused
+
+    async def _follow(self) -> None:
+        """Goes on with a later version of the model, when there is one."""
         later = await self._session.later(self._model)
         if later is None:
             return
-        copied = None
         if self._copy is not None:
-            copied = await self._checked(self._copy, later.signed.manifest)
-        before, self._model, self._copied = self._model.signed.manifest, later, copied
-        await self._serve(announcer, copied)
-        if later.signed.manifest.content != before.content:
-            # Its bytes may be evicted now; who still reads it has other holders.
-            del self._maintainer.models[before.root]
-            announcer.held[before.root] = IndexSet
-            announcer.changed()
-        await trio.to_thread.run_sync(later.mirror.store.unpin, _pin(before))
+            self._copied = await self._checked(self._copy, later.signed.manifest)
+        self._replaced.append(self._model.signed.manifest)
+        self._model = later
 
-    async def _serve(self, announcer: Announcer, copied: DirectoryChunks | None) -> None:
-        model, manifest = self._model, self._model.signed.manifest
+    async def _begin(self, announcer: Announcer) -> None:
+        """Serves the model from now on, what is here of it. Raises NoRoom, LimitTooLow, OSError."""
+        model, manifest, copied = self._model, self._model.signed.manifest, self._copied
         tree, store = model.mirror.tree, model.mirror.store
         if copied is not None:
             self._maintainer.models[manifest.root] = copied
             announcer.held[manifest.root] = copied.held
             self.lending.now(state="running", assigned=tree.chunk_count, ready=len(copied.held()), problem="")
             announcer.changed()
-            await self._look_at(manifest)
             return
-        chunks = StoredChunks(tree, store)
         await find_room(model.mirror, model.described)
-        wanted = IndexSet.full(tree.chunk_count)
-        self.lending.now(state="fetching", assigned=len(wanted), ready=0, problem="")
-        await trio.to_thread.run_sync(store.pin, _pin(manifest), {tree.chunk(i).address for i in wanted})
-        announcer.held[manifest.root] = chunks.held
-        self._maintainer.models[manifest.root] = chunks
-        try:
-            await fetch_into(chunks, wanted, model.mirror, self.lending, announcer)
-        except BaseException:
-            del self._maintainer.models[manifest.root]  # so that it is begun again
-            raise
-        self.lending.now(state="running", problem="")
-        await self._look_at(manifest)
+        wanted = {tree.chunk(index).address for index in range(tree.chunk_count)}
+        await trio.to_thread.run_sync(store.pin, _pin(manifest), wanted)
+        if self._chunks is None or self._content != manifest.content:
+            tell = partial(trio.from_thread.run_sync, self._told_of_less)
+            self._chunks, self._content = StoredChunks(tree, store, tell), manifest.content
+        self._maintainer.models[manifest.root] = self._chunks
+        announcer.held[manifest.root] = self._chunks.held
+
+    async def _complete(self, chunks: StoredChunks, announcer: Announcer, problem: str) -> None:
+        """Has all of the model here, again what was lost; tells of a problem that there is besides. Raises OSError."""
+        mirror = self._model.mirror
+        wanted = IndexSet.full(mirror.tree.chunk_count)
+        chunks.compare(await trio.to_thread.run_sync(files_of, mirror.store))
+        state = "running" if chunks.ready == wanted else "fetching"
+        self.lending.now(state=state, assigned=len(wanted), ready=len(chunks.ready), problem=problem)
+        if chunks.ready != wanted:
+            await fetch_into(chunks, wanted, mirror, self.lending, announcer)
+            self.lending.now(state="running")
+
+    async def _retire(self, announcer: Announcer) -> None:
+        """Lets go of earlier versions, now that the one after them is here."""
+        now = self._model.signed.manifest
+        while self._replaced:
+            before = self._replaced.pop()
+            if before.content != now.content:
+                # Its bytes may be evicted now; who still reads it has other holders.
+                self._maintainer.models.pop(before.root, None)
+                announcer.held[before.root] = IndexSet
+                announcer.changed()
+            await trio.to_thread.run_sync(self._model.mirror.store.unpin, _pin(before))
+
+    def _told_of_less(self) -> None:
+        """A chunk was lost: it is announced no more, and fetched again."""
+        self._less.set()
+        if self._chunks is not None:
+            self.lending.now(state="fetching", ready=len(self._chunks.ready))
+        if self._announcer is not None:
+            self._announcer.changed()
 
     async def _look_at(self, manifest: Manifest) -> None:
         """Tells the owner what chats with this version will trip over. Only its operator can mend it."""
@@ -137,4 +186,4 @@ class WholeModel:
 
 
 def _pin(manifest: Manifest) -> str:
-    return f"whole-{manifest.root.hex()[:32]}"
+    return f"{PIN}-{manifest.root.hex()[:32]}"
