@@ -19,8 +19,9 @@ from swarm.peers.settings import remember
 from swarm.peers.target import parse_target
 from swarm.trust.identity import Identity
 from swarm.trust.manifest import CHUNK_BYTES
+from swarm.wire.holdings import IndexSet
 from tests.e2e.hosts import Plan, hosted
-from tests.peers.members import Report, content, fetched, followed, further, home_at, renewed
+from tests.peers.members import Report, content, fetched, followed, further, home_at, joined, renewed
 
 
 @pytest.fixture
