@@ -53,7 +53,7 @@ class StoreFull(ReadFailed):
 
 
 class StoreReadOnly(ReadFailed):
-    """The chunk store {root} can only be read, so what is missing in it cannot be fetched. Check its owner and mode,
+    """The chunk store {root} can only be read, so nothing in it can be added or removed. Check its owner and mode,
     or set SWARM_HOME to a directory that can be written."""
 
     number = errno.EROFS

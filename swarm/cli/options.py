@@ -131,11 +131,11 @@ class Number(click.FloatRange):
         return number
 
 
-def swarm_options(command: Command) -> Command:
-    """[INVITE], --tracker, --token and --token-file: where the swarm is."""
+def swarm_options(command: Command, word: str = "[INVITE]") -> Command:
+    """[INVITE], --tracker, --token and --token-file: where the swarm is. `word`: how the argument is called."""
     for add in reversed(
         (
-            click.argument("invite", required=False, metavar="[INVITE]"),
+            click.argument("invite", required=False, metavar=word),
             click.option(
                 "--tracker",
                 metavar="HOST[:PORT]",

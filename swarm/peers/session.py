@@ -294,6 +294,8 @@ class Session:
                 self._went_offline(error)
         if not self.online:
             notices.append(age_notice(accepted, self.problem))
+        if self._store.read_only:
+            notices.append(f"{self._store.root} can only be read: what is missing there cannot be fetched.")
         sources = [parse_source(source) for source in signed.manifest.sources if self._web]
         mirror, web = await self._nursery.start(self._keep_open, tree, replicas, sources)
         source = SignedSource(mirror, signed.manifest)

@@ -11,6 +11,7 @@ import trio
 
 from mirror.cas import TAG_BYTES, Store
 from mirror.files import Disk
+from mirror.tree import Tree
 from swarm.demo.generated import write_checkpoint
 from swarm.peers.lent import BLOCK_BYTES, STORE_BYTES, chunks_within
 from swarm.peers.maintainer import ChunkNotHere, ChunkSource, Maintainer
@@ -116,10 +117,14 @@ def test_what_the_store_needs_is_counted() -> None:
 
 
 async def test_a_donor_of_disk_never_takes_more_than_its_size(
-    plan: Plan, tmp_path: Path, most: Callable[[Home], list[int]]
+    plan: Plan, tmp_path: Path, most: Callable[[Home], list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home, larger = home_at(tmp_path / "b"), 11_000_000
     async with hosted(plan) as host:
+        begins, _ = Tree.of(host.publication.signed.manifest).numbers("more.bin")
+        monkeypatch.setattr(
+            "tracker.answers.turn_of", lambda _: begins
+        )  # whole chunks, not those of small files
         sizes = most(home)
         async with further(host.invite, home, Report(), disk=True, size_bytes=larger) as maintainer:
             await until(lambda: len(served(maintainer)) == chunks_within(larger))
