@@ -23,6 +23,8 @@ HEDGES_AT_ONCE = 4
 """Second requests beside slow ones; when everybody is slow, asking everybody twice would not help."""
 LANDINGS_KEPT = 1024
 """How many of the last landings are known by their chunks, of which each takes some hundred bytes."""
+LOOK_FOR_LOST_S = 1.0
+"""How often peers are looked for while nobody is known to have a chunk, soon after somebody failed."""
 LOOK_AGAIN_S = 30.0
 """How long replicas of last resort alone are asked before others are looked for."""
 _FAILURES = (SwarmError, OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError)
@@ -117,7 +119,11 @@ class Flights:
         self._window = trio.CapacityLimiter(WINDOW)
         self._workers = trio.CapacityLimiter(WORKERS)
         self._hedges = 0
+        self._refreshing = trio.Lock()
         self._refreshed_s = -math.inf
+        self._refresh_trouble = ""
+        self._lost_s = -math.inf
+        """When a replica failed last."""
 
     def start(self, chunk: Chunk, looked: int) -> Flight:
         """The flight of this chunk, a new one unless it is on its way already. `looked`: how many `landings` there were
@@ -177,7 +183,7 @@ class Flights:
         began_s = trio.current_time()
         refreshed = self._only_last_resorts(chunk)
         if refreshed:
-            await self._refresh(tried)
+            await self._refresh(chunk, tried)
         while True:
             data = await self._ask(chunk, tried)
             if data is not None:
@@ -185,15 +191,24 @@ class Flights:
             tried.failed.clear()
             if not refreshed:
                 refreshed = True
-                await self._refresh(tried)
+                await self._refresh(chunk, tried)
                 continue
-            now_s = trio.current_time()
-            hopeful = [r for r in self._replicas.holders(chunk) if r.key not in tried.useless]
-            wait_s = self._ledger.opens_in_s(hopeful, now_s)
+            wait_s = self._opens_in_s(chunk, tried)
             patience_s = self._patience.busy_s if tried.busy else self._patience.failing_s
-            if wait_s is None or now_s + wait_s > began_s + patience_s:
+            if wait_s is None or trio.current_time() + wait_s > began_s + patience_s:
                 raise ChunkUnavailable(chunk=chunk.index, path=chunk.path, reason=tried.reason())
-            await trio.sleep(wait_s)
+            with trio.move_on_after(wait_s):
+                await self._refresh(chunk, tried)  # who came back elsewhere need not be waited for
+                opens_s = self._opens_in_s(chunk, tried)
+                await trio.sleep(wait_s if opens_s is None else opens_s)
+
+    def _opens_in_s(self, chunk: Chunk, tried: _Tried) -> float | None:
+        """When somebody may be asked, or looked for, again; None when there is no hope."""
+        now_s = trio.current_time()
+        hopeful = [r for r in self._replicas.holders(chunk) if r.key not in tried.useless]
+        if not hopeful and now_s < self._lost_s + self._patience.failing_s:
+            return LOOK_FOR_LOST_S
+        return self._ledger.opens_in_s(hopeful, now_s)
 
     def _only_last_resorts(self, chunk: Chunk) -> bool:
         """Whether other replicas are to be looked for, now and then, before those of last resort are asked."""
@@ -201,15 +216,29 @@ class Flights:
         now_s = trio.current_time()
         return bool(holders) and all(r.tier > 0 for r in holders) and now_s > self._refreshed_s + LOOK_AGAIN_S
 
-    async def _refresh(self, tried: _Tried) -> None:
-        self._refreshed_s = trio.current_time()
+    async def _refresh(self, chunk: Chunk, tried: _Tried) -> None:
+        """Has the holders looked up, once for all flights that wait for that."""
+        before_s = self._refreshed_s
+        places = {replica.key: replica.name for replica in self._replicas.holders(chunk)}
+        async with self._refreshing:
+            if self._refreshed_s == before_s:
+                await self._look_up()
+        if self._refresh_trouble:
+            tried.reasons["asking for other peers"] = self._refresh_trouble
+        for replica in self._replicas.holders(chunk):
+            if places.get(replica.key, replica.name) != replica.name:
+                self._ledger.moved(replica.key)
+
+    async def _look_up(self) -> None:
+        trouble = ""
         with trio.move_on_after(REFRESH_S) as limit:
             try:
                 await self._replicas.refresh()
             except (SwarmError, OSError) as error:
-                tried.reasons["asking for other peers"] = f"failed: {why(error)}"
+                trouble = f"failed: {why(error)}"
         if limit.cancelled_caught:
-            tried.reasons["asking for other peers"] = f"took longer than {REFRESH_S:.0f} s"
+            trouble = f"took longer than {REFRESH_S:.0f} s"
+        self._refresh_trouble, self._refreshed_s = trouble, trio.current_time()
 
     async def _ask(self, chunk: Chunk, tried: _Tried) -> Buffer | None:
         """One replica after another, a second one beside a slow one, until one gives it or none is left."""
@@ -286,12 +315,13 @@ class Flights:
             tried.failed.add(replica.key)
             tried.reasons[replica.name] = f"asks to wait {error.retry_after_s:.0f} s"
             tried.busy = True
-            ledger.failed(replica.key, trio.current_time(), error.retry_after_s)
+            ledger.was_busy(replica.key, trio.current_time(), error.retry_after_s)
         except _FAILURES as error:
             tried.failed.add(replica.key)
             too_slow = isinstance(error, trio.TooSlowError)
             tried.reasons[replica.name] = "did not answer in time" if too_slow else f"failed: {why(error)}"
-            ledger.failed(replica.key, trio.current_time())
+            self._lost_s = trio.current_time()
+            ledger.failed(replica.key, self._lost_s, attempt.began_s)
         finally:
             ledger.ended(replica.key)
         outcome.send_nowait(attempt)

@@ -10,8 +10,10 @@ A `Ledger` remembers each replica by its key:
 - Lies. Wrong bytes are a strike. The third strike within an hour bans for ten minutes, and each further ban
   for twice as long. Wrong bytes once may be a bad disk; the replica that gave them is not asked for that
   chunk again.
-- Silence. A replica that fails is left out for a second, then two, four and so on up to a minute. One that is
-  too slow three times running, while others were not, gets a ban as well, of a minute, doubling.
+- Silence. A replica that fails is left out for a second, then two, four and so on up to a minute; for four
+  seconds at most while there is nobody else. However many requests a lost connection takes with it, it is one
+  failure: those that were under way when a replica failed say nothing new by failing too. One that is too slow
+  three times running, while others were not, gets a ban as well, of a minute, doubling.
 """
 
 from collections import deque
@@ -34,6 +36,8 @@ class Policy:
     longest_ban_s: float = 86_400.0
     leave_out_s: float = 1.0
     longest_leave_out_s: float = 60.0
+    longest_alone_s: float = 4.0
+    """For how long one that failed is left out while nobody else can be asked."""
     equal_within: float = 1.25
     measured_for_s: float = 60.0
     first_hedge_s: float = 1.0
@@ -73,13 +77,21 @@ class Standing:
     bans: int = 0
     banned_until_s: float = float("-inf")
     failures: int = 0
+    failed_at_s: float = float("-inf")
     slow: int = 0
     slow_bans: int = 0
     out_until_s: float = float("-inf")
+    """It failed."""
+    waits_until_s: float = float("-inf")
+    """It asked for patience."""
 
     def usable(self, now_s: float) -> bool:
         """Whether it may be asked."""
-        return now_s >= self.banned_until_s and now_s >= self.out_until_s
+        return now_s >= max(self.banned_until_s, self.waits_until_s, self.out_until_s)
+
+    def alone_at_s(self, longest_alone_s: float) -> float:
+        """When it may be asked, unless it is banned, while there is nobody else."""
+        return max(self.waits_until_s, min(self.out_until_s, self.failed_at_s + longest_alone_s))
 
 
 class Ledger:
@@ -106,11 +118,10 @@ class Ledger:
         self, candidates: Sequence[C], now_s: float, excluded: frozenset[Hashable] = frozenset()
     ) -> C | None:
         """The replica to ask next; None when all are excluded, banned or left out."""
-        usable = [
-            candidate
-            for candidate in candidates
-            if candidate.key not in excluded and self.standing(candidate.key).usable(now_s)
-        ]
+        allowed = [candidate for candidate in candidates if candidate.key not in excluded]
+        usable = [candidate for candidate in allowed if self.standing(candidate.key).usable(now_s)]
+        if not usable:
+            usable = [one for one in allowed if self.opens_in_s([one], now_s) == 0.0]
         if not usable:
             return None
         tier = min(candidate.tier for candidate in usable)
@@ -130,7 +141,7 @@ class Ledger:
         Bans are not waited for.
         """
         waits = [
-            standing.out_until_s - now_s
+            standing.alone_at_s(self.policy.longest_alone_s) - now_s
             for standing in (self.standing(candidate.key) for candidate in candidates)
             if now_s >= standing.banned_until_s
         ]
@@ -180,15 +191,29 @@ class Ledger:
         standing.banned_until_s = now_s + ban_s
         return ban_s
 
-    def failed(self, key: Hashable, now_s: float, retry_after_s: float | None = None) -> None:
-        """A replica could not be asked or did not answer; or it said itself when to come back."""
+    def failed(self, key: Hashable, now_s: float, began_s: float | None = None) -> None:
+        """A replica could not be asked or did not answer.
+
+        began_s: when the request went out; one from before the last failure is part of that.
+        """
         policy, standing = self.policy, self.standing(key)
-        if retry_after_s is None:
-            out_s = pause_s(policy.leave_out_s, standing.failures, policy.longest_leave_out_s)
-            standing.failures += 1
-        else:
-            out_s = min(max(retry_after_s, 0.0), policy.longest_ban_s)
+        if began_s is not None and began_s <= standing.failed_at_s:
+            return
+        out_s = pause_s(policy.leave_out_s, standing.failures, policy.longest_leave_out_s)
+        standing.failures += 1
+        standing.failed_at_s = now_s
         standing.out_until_s = max(standing.out_until_s, now_s + out_s)
+
+    def was_busy(self, key: Hashable, now_s: float, retry_after_s: float) -> None:
+        """A replica said itself when to come back."""
+        wait_s = min(max(retry_after_s, 0.0), self.policy.longest_ban_s)
+        standing = self.standing(key)
+        standing.waits_until_s = max(standing.waits_until_s, now_s + wait_s)
+
+    def moved(self, key: Hashable) -> None:
+        """A replica is somewhere else now: what failed where it was is forgotten."""
+        standing = self.standing(key)
+        standing.failures, standing.out_until_s = 0, float("-inf")
 
     def was_slow(self, key: Hashable, seconds: float, in_hand: int, now_s: float) -> float:
         """A replica was still busy when another had answered; for how many seconds that bans it, 0 if not."""

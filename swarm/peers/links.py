@@ -16,7 +16,8 @@ from swarm.wire.keys import KeyPair
 
 CONNECT_S = 10.0
 FIRST_PAUSE_S = 1.0
-LONGEST_PAUSE_S = 60.0
+LONGEST_PAUSE_S = 4.0
+"""Shorter than a read's patience: whoever is the only one to have something is tried again within it."""
 
 
 class NotTriedAgain(SwarmError):

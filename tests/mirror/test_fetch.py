@@ -12,6 +12,7 @@ from mirror.cas import Store
 from mirror.errors import ChunkUnavailable, MirrorClosed, NoSuchFile, NotHere, OutsideFile
 from mirror.fetch import Progress, open_mirror
 from mirror.flight import Patience
+from mirror.plan import Ledger
 from tests.clocks import WorkClock
 from tests.mirror.fakes import (
     CHUNK,
@@ -266,3 +267,63 @@ async def test_closing_ends_those_who_wait(store: Store, clock: WorkClock) -> No
         await trio.sleep(1)
         mirror.close()
     assert trio.current_time() < 2
+
+
+async def test_a_connection_lost_with_many_chunks_on_it_costs_a_moment(
+    store: Store, clock: WorkClock
+) -> None:
+    giver = Giver("a", MODEL, seconds=0.05)
+    async with mirrored(store, giver) as mirror, trio.open_nursery() as nursery:
+
+        async def lose() -> None:
+            await trio.sleep(0.1)
+            giver.broken = ConnectionResetError(errno.ECONNRESET, "reset")
+            await trio.sleep(0.1)
+            giver.broken = None
+
+        nursery.start_soon(lose)
+        began = trio.current_time()
+        await mirror.ensure(TREE.chunks("weights/a"))
+        assert trio.current_time() - began < 4
+
+
+async def test_a_read_begun_while_everybody_is_left_out_waits_for_who_comes_back(
+    store: Store, clock: WorkClock
+) -> None:
+    giver, ledger = Giver("a", MODEL), Ledger()
+    for number in range(10):
+        ledger.failed("a", trio.current_time() + number / 10)
+    async with open_mirror(TREE, store, Givers(giver), ledger=ledger) as mirror:
+        began = trio.current_time()
+        assert await mirror.read("config.json", 0, 100) == MODEL["config.json"]
+        assert trio.current_time() - began < 6
+
+
+class Restarted(Givers):
+    """A swarm whose only peer is known no more for a while after it failed, and then under a new address."""
+
+    def __init__(self, before: Giver, after: Giver, back_s: float) -> None:
+        super().__init__(before)
+        self.after, self.back_s = after, back_s
+
+    async def refresh(self) -> None:
+        await super().refresh()
+        self.givers = [self.after] if trio.current_time() >= self.back_s else []
+
+
+async def test_who_registers_anew_elsewhere_is_asked_within_a_reads_patience(
+    store: Store, clock: WorkClock
+) -> None:
+    before, after = Giver("a", MODEL), Giver("a", MODEL)
+    before.broken = ConnectionRefusedError(errno.ECONNREFUSED, "refused")
+    givers = Restarted(before, after, trio.current_time() + 10)
+    async with open_mirror(TREE, store, givers) as mirror:
+        began = trio.current_time()
+        assert await mirror.read("config.json", 0, 100) == MODEL["config.json"]
+        assert trio.current_time() - began < 12
+        givers.back_s = trio.current_time() + 1000
+        after.broken = before.broken
+        began = trio.current_time()
+        with pytest.raises(ChunkUnavailable, match=r"a failed: .*refused"):
+            await mirror.read("weights/b", 0, 1)
+        assert trio.current_time() - began <= Patience().failing_s

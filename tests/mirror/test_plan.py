@@ -88,8 +88,8 @@ def test_silence_leaves_out_for_longer_each_time_until_it_answers() -> None:
     now_s = 0.0
     for _ in range(8):
         ledger.failed("a", now_s)
-        pause_s = ledger.opens_in_s([A], now_s)
-        assert pause_s is not None
+        pause_s = ledger.standing("a").out_until_s - now_s
+        assert ledger.choose([A, B], now_s + pause_s / 2) == B
         pauses.append(pause_s)
         now_s += pause_s
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
@@ -99,9 +99,38 @@ def test_silence_leaves_out_for_longer_each_time_until_it_answers() -> None:
     assert ledger.opens_in_s([A], now_s) == 1.0
 
 
+def test_who_is_alone_is_tried_again_soon_however_often_it_failed() -> None:
+    ledger = Ledger()
+    for _ in range(8):
+        ledger.failed("a", 0.0)
+    assert ledger.opens_in_s([A], 1.0) == 3.0
+    assert ledger.choose([A], 3.9) is None
+    assert ledger.choose([A], 4.0) == A
+    assert ledger.choose([A, B], 4.0) == B
+    ledger.was_busy("a", 1.0, 25.0)
+    assert ledger.choose([A], 4.0) is None
+
+
+def test_requests_that_one_lost_connection_took_along_are_one_failure() -> None:
+    ledger = Ledger()
+    for _ in range(12):
+        ledger.failed("a", 5.0, began_s=4.0)
+    assert ledger.standing("a").out_until_s == 6.0
+    ledger.failed("a", 6.5, began_s=6.0)
+    assert ledger.standing("a").out_until_s == 8.5
+
+
+def test_who_moved_is_asked_at_once() -> None:
+    ledger = Ledger()
+    for _ in range(8):
+        ledger.failed("a", 0.0)
+    ledger.moved("a")
+    assert ledger.choose([A], 0.1) == A
+
+
 def test_a_wish_to_wait_is_granted_and_bans_are_not_waited_for() -> None:
     ledger = Ledger()
-    ledger.failed("a", 10.0, 25.0)
+    ledger.was_busy("a", 10.0, 25.0)
     assert ledger.opens_in_s([A], 10.0) == 25.0
     for _ in range(3):
         ledger.lied("b", 10.0)
