@@ -8,7 +8,7 @@ from swarm.api.answers import Chunks, Document, answer, head, usage
 from swarm.api.http import Client, EventStream
 from swarm.api.replies import Anew, Finished, Replies, Told
 from swarm.api.service import Service
-from swarm.api.transcript import Chance, text_chances
+from swarm.api.transcript import Chance, Places, text_chances
 from swarm.api.wishes import TextWish
 
 
@@ -27,7 +27,7 @@ async def _whole(wish: TextWish, replies: Replies) -> Document:
     echoes = _echoes(replies, wish)
     texts = list(echoes)
     chances: list[list[Chance]] = [[] for _ in echoes]
-    finishes: list[str | None] = [None for _ in echoes]
+    finishes: list[str | None] = [_first_finish(wish) for _ in echoes]
     async for event in replies:
         match event:
             case Told(number, delta):
@@ -40,8 +40,16 @@ async def _whole(wish: TextWish, replies: Replies) -> Document:
     return {
         **head(replies, "cmpl", "text_completion"),
         "choices": [
-            _choice(number, text, finishes[number], _logprobs(replies, wish, chances[number], len(echo)))
-            for number, (text, echo) in enumerate(zip(texts, echoes, strict=True))
+            _choice(
+                number,
+                text,
+                finishes[number],
+                _joined(
+                    _prompt_logprobs(replies, wish, number),
+                    _logprobs(replies, wish, chances[number], place),
+                ),
+            )
+            for number, (text, place) in enumerate(zip(texts, _places(replies, echoes), strict=True))
         ],
         "usage": usage(replies),
     }
@@ -51,14 +59,18 @@ async def _stream(wish: TextWish, replies: Replies, stream: EventStream) -> list
     """Sends all but the last events, which it gives."""
     chunks = Chunks(replies, wish.common, "cmpl", "text_completion")
     echoes = _echoes(replies, wish)
-    offsets = [len(echo) for echo in echoes]
+    places = _places(replies, echoes)
     if wish.echo:
-        await stream.send(*(chunks.of(_choice(number, echo)) for number, echo in enumerate(echoes)))
+        await stream.send(
+            *(
+                chunks.of(_choice(number, echo, _first_finish(wish), _prompt_logprobs(replies, wish, number)))
+                for number, echo in enumerate(echoes)
+            )
+        )
     async for event in replies:
         match event:
             case Told(number, delta):
-                logprobs = _logprobs(replies, wish, delta.chances, offsets[number])
-                offsets[number] += len(delta.text)
+                logprobs = _logprobs(replies, wish, delta.chances, places[number])
                 await stream.send(chunks.of(_choice(number, delta.text, None, logprobs)))
             case Finished(number, finish):
                 await stream.send(chunks.of(_choice(number, "", finish)))
@@ -69,5 +81,30 @@ def _choice(number: int, text: str, finish: str | None = None, logprobs: Any = N
     return {"index": number, "text": text, "logprobs": logprobs, "finish_reason": finish}
 
 
-def _logprobs(replies: Replies, wish: TextWish, chances: Sequence[Chance], offset: int) -> Document | None:
-    return None if wish.common.logprobs is None else text_chances(replies.engine, chances, offset)
+def _places(replies: Replies, echoes: Sequence[str]) -> list[Places]:
+    return [Places(replies.engine, len(echo)) for echo in echoes]
+
+
+def _logprobs(replies: Replies, wish: TextWish, chances: Sequence[Chance], places: Places) -> Document | None:
+    return None if wish.common.logprobs is None else text_chances(replies.engine, chances, places)
+
+
+def _first_finish(wish: TextWish) -> str | None:
+    """Why a choice ends before it begins; None if it does not."""
+    return "length" if wish.common.max_tokens == 0 else None
+
+
+def _prompt_logprobs(replies: Replies, wish: TextWish, number: int) -> Document | None:
+    """Probabilities of the prompt that choice `number` repeats, if they are wanted."""
+    if not replies.scored:
+        return None
+    prompt = number // wish.common.choices
+    places = Places(replies.engine, 0, replies.prompts[prompt])
+    return text_chances(replies.engine, replies.scored[prompt], places)
+
+
+def _joined(first: Document | None, second: Document | None) -> Document | None:
+    """Probabilities of a text's beginning and of the rest of it."""
+    if first is None or second is None:
+        return first or second
+    return {key: [*first[key], *second[key]] for key in first}

@@ -4,7 +4,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -12,6 +12,7 @@ from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
 from engine.arrays import Array
 from engine.engine import Engine
+from engine.sampling import Constraint
 from engine.thinking import OPEN, Tags, Thinking, thinking
 from swarm.api.endless import can_end
 from swarm.api.errors import ApiError, bad
@@ -64,8 +65,20 @@ class Grammar:
         return Afterwards(constraint, partial(thinking, engine.tokenizer, prompt), engine)
 
 
+class Followed(Constraint, Protocol):
+    """A constraint that knows where the reply must end."""
+
+    @property
+    def over(self) -> bool:
+        """Whether no token may come any more."""
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why the reply is not what the constraint asks for, although it is over."""
+
+
 class JsonConstraint:
-    """See `swarm.api.scheduler.Followed`. Once the text is complete, only a token that ends the reply may come; where
+    """See `Followed`. Once the text is complete, only a token that ends the reply may come; where
     the model has none, anything may."""
 
     def __init__(

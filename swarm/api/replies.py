@@ -17,6 +17,7 @@ from typing import Self, TypeAlias
 import trio
 
 from engine.engine import Engine
+from engine.scores import Score
 from swarm.api.errors import falsified
 from swarm.api.metrics import Metrics
 from swarm.api.post import Post
@@ -103,6 +104,8 @@ class Replies:
     post: Post
     streaming: bool = False
     """Whether what was told cannot be taken back."""
+    scored: list[list[Score]] = field(default_factory=list)
+    """How probable the tokens of each prompt are, if that is wanted."""
     usage: Usage = field(default_factory=Usage)
     created_s: int = field(default_factory=lambda: int(time.time()))
     _began_s: float = field(default_factory=time.monotonic)

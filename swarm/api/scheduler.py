@@ -9,7 +9,8 @@
 4. Requests that are sent together come some milliseconds apart. A step that has only prompts to read, and room for
    more, begins anew when another comes soon after its start: one pass over the weights then serves them all.
 5. A cancelled run leaves before the next step. What its states hold is kept for prompts to come.
-6. What was computed with answers that turn out to be lies is taken back (`engine.doubts`): from replies, and
+6. Prompts that are only read, for the probabilities of their tokens, are read a piece after each step.
+7. What was computed with answers that turn out to be lies is taken back (`engine.doubts`): from replies, and
    from the states that are kept.
 """
 
@@ -19,7 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from engine.arrays import I32
 from engine.batch import PREFILL_ROWS, ReplyBatch
@@ -28,8 +29,10 @@ from engine.engine import Engine
 from engine.errors import Cancelled, EngineError, ReplyFailed
 from engine.experts import Stoppable
 from engine.reply import BatchEvent, Done, Prefilled, Reason, Reply, Retracted, Stats, Token
-from engine.sampling import Constraint, Sampling
+from engine.sampling import Sampling
+from swarm.api.constraint import Followed
 from swarm.api.prefixes import LEAST_SHARED, Prefixes, as_array, common
+from swarm.api.readings import Reading, Readings
 from swarm.errors import SwarmError
 
 _log = logging.getLogger(__name__)
@@ -82,22 +85,10 @@ class Broken:
 RunEvent: TypeAlias = Advanced | Grown | TakenBack | Ended | Broken
 
 
-class Followed(Constraint, Protocol):
-    """A constraint that knows where the reply must end."""
-
-    @property
-    def over(self) -> bool:
-        """Whether no token may come any more."""
-
-    @property
-    def failure(self) -> Exception | None:
-        """Why the reply is not what the constraint asks for, although it is over."""
-
-
 @dataclass(eq=False)
 class Run:
-    """A prompt and how to reply to it. `tell` is called in the compute thread and must not wait, nor may `wake`, which
-    follows once a step has told all runs what it made."""
+    """A prompt and how to reply to it. `tell` is called in the compute thread, as is `wake` once a step has told all
+    runs what it made; neither may wait."""
 
     engine: Engine
     ids: Sequence[int]
@@ -213,6 +204,7 @@ class Scheduler:
         self._kept_bytes = kept_bytes
         self._changed = threading.Condition()
         self._waiting: deque[Run] = deque()
+        self._readings = Readings()
         self._dropped: list[Engine] = []
         self._desks: dict[Engine, _Desk] = {}
         self._wakes: set[Callable[[], None]] = set()
@@ -236,13 +228,19 @@ class Scheduler:
             self._waiting.append(run)
             self._changed.notify_all()
 
+    def read(self, reading: Reading) -> None:
+        """Queues a prompt that is only read."""
+        with self._changed:
+            self._readings.waiting.append(reading)
+            self._changed.notify_all()
+
     def complete(self, run: Run) -> None:
         """No more tokens are wanted; the run ends when those there are were checked, unless they are taken back."""
         with self._changed:
             run.complete = True
             self._changed.notify_all()
 
-    def cancel(self, run: Run) -> None:
+    def cancel(self, run: Run | Reading) -> None:
         """Ends a run before the next step; does nothing to one that is done."""
         with self._changed:
             run.cancelled = True
@@ -259,7 +257,8 @@ class Scheduler:
         """How busy it is."""
         with self._changed:
             kept = sum(desk.prefixes.nbytes for desk in list(self._desks.values()))
-            return Load(self.slots, self._running, len(self._waiting), kept)
+            waiting = len(self._waiting) + len(self._readings.waiting)
+            return Load(self.slots, self._running, waiting, kept)
 
     def _loop(self) -> None:
         while self._turn():
@@ -271,6 +270,7 @@ class Scheduler:
             self._changed.wait_for(self._has_work)
             if self._ends:
                 return False
+            self._readings.drop_cancelled()
             self._forget_dropped()
             self._drop_ended()
             starting = self._next_runs()
@@ -280,6 +280,7 @@ class Scheduler:
             if desk.replies:
                 self._step(desk)
         self._wake()
+        self._read()
         with self._changed:
             self._running = sum(len(desk.replies) for desk in self._desks.values())
         return True
@@ -294,7 +295,7 @@ class Scheduler:
         self._wakes.clear()
 
     def _has_work(self) -> bool:
-        return bool(self._ends or self._waiting or self._dropped or self._running)
+        return bool(self._ends or self._waiting or self._readings.waiting or self._dropped or self._running)
 
     def _forget_dropped(self) -> None:
         for engine in self._dropped:
@@ -321,9 +322,7 @@ class Scheduler:
         return sum(len(desk.replies) for desk in self._desks.values())
 
     def _start(self, run: Run) -> None:
-        desk = self._desks.get(run.engine)
-        if desk is None:
-            desk = self._desks[run.engine] = _Desk(run.engine, self.slots, self._kept_bytes, self._next_runs)
+        desk = self._desk(run.engine)
         try:
             if not desk.start(run):
                 return
@@ -332,6 +331,16 @@ class Scheduler:
             self._tell(run, Broken(error))
         with self._changed:
             self._waiting.remove(run)
+
+    def _desk(self, engine: Engine) -> _Desk:
+        if engine not in self._desks:
+            self._desks[engine] = _Desk(engine, self.slots, self._kept_bytes, self._next_runs)
+        return self._desks[engine]
+
+    def _read(self) -> None:
+        read = self._readings.step(shared=self._taken > 0)
+        if read is not None:
+            self._desk(read.engine).prefixes.keep(read.scores.ids, read.scores.state)
 
     def _step(self, desk: _Desk) -> None:
         try:

@@ -10,16 +10,18 @@ from functools import partial
 
 import trio
 
-from engine.errors import ContextFull
+from engine.engine import Engine
 from engine.sampling import MASK64, preferred
+from engine.scores import Score, Scores
 from swarm.api.admission import Admission
-from swarm.api.constraint import compile_schema
+from swarm.api.constraint import Followed, compile_schema
 from swarm.api.errors import bad
 from swarm.api.metrics import Metrics
 from swarm.api.post import Post
 from swarm.api.prompts import chat_prompt, text_prompt
+from swarm.api.readings import Reading
 from swarm.api.replies import Replies
-from swarm.api.scheduler import Followed, Run, Scheduler
+from swarm.api.scheduler import Run, Scheduler
 from swarm.api.shelf import Loaded, Shelf
 from swarm.api.toolchoice import call_schema
 from swarm.api.toolformats import schemas
@@ -55,7 +57,7 @@ class Service:
                 None if grammar is None else partial(model.grammar.follow, grammar, prompt.text, _asker(wish))
             )
             with self._replies(model, [prompt.text], wish.common) as replies:
-                await self._begin(replies, wish.common, prompt.ids, transcript, follow)
+                await self._begin(replies, wish.common, prompt.ids, "messages", transcript, follow)
                 yield replies
 
     @asynccontextmanager
@@ -71,7 +73,11 @@ class Service:
 
             with self._replies(model, [prompt.text for prompt in prompts], wish.common) as replies:
                 for prompt in prompts:
-                    await self._begin(replies, wish.common, prompt.ids, transcript)
+                    if wish.echo and wish.common.logprobs is not None:
+                        replies.scored.append(
+                            await self._scored(model.engine, prompt.ids, wish.common.logprobs)
+                        )
+                    await self._begin(replies, wish.common, prompt.ids, "prompt", transcript)
                 yield replies
 
     @asynccontextmanager
@@ -82,6 +88,30 @@ class Service:
             async with self.shelf.use(listed) as model:
                 yield model
 
+    async def _scored(self, engine: Engine, ids: Sequence[int], top: int) -> list[Score]:
+        """How probable the tokens of a prompt are."""
+        _refuse_long(engine, ids, "prompt")
+        found: list[list[Score] | Exception] = []
+        read = trio.Event()
+
+        def told(result: list[Score] | Exception) -> None:
+            found.append(result)
+            read.set()
+
+        def tell(result: list[Score] | Exception) -> None:
+            self._post.put(told, result)
+            self._post.send()
+
+        reading = Reading(engine, Scores(engine.model, engine.experts, ids, top), tell)
+        self.scheduler.read(reading)
+        try:
+            await read.wait()
+        finally:
+            self.scheduler.cancel(reading)
+        if isinstance(found[0], Exception):
+            raise found[0]
+        return found[0]
+
     def _replies(self, model: Loaded, texts: Sequence[str], wish: Wish) -> Replies:
         return Replies(model.name, model.engine, texts, self.scheduler, self.metrics, self._post, wish.stream)
 
@@ -90,19 +120,16 @@ class Service:
         replies: Replies,
         wish: Wish,
         ids: Sequence[int],
+        param: str,
         transcript: Callable[[], Transcript],
         follow: Callable[[], Followed] | None = None,
     ) -> None:
-        """Queues the choices of one prompt. `follow` makes what each must follow."""
+        """Queues the choices of one prompt, which stands in the field `param`. `follow` makes what each must follow."""
         engine = replies.engine
-        room = engine.model.context_length
-        if len(ids) > room:
-            raise ContextFull(
-                f"The prompt has {len(ids):,} tokens, the model's context {room:,}; shorten it."
-            )
+        _refuse_long(engine, ids, param)
         replies.usage.prompt += len(ids)
         first = preferred(engine.generation, wish.sampling)
-        for number in range(wish.choices):
+        for number in range(wish.choices if wish.max_tokens != 0 else 0):
             said = {**wish.sampling, "seed": (first.seed + number) & MASK64}
             constraint = None if follow is None else await trio.to_thread.run_sync(follow)
             run = partial(
@@ -116,6 +143,17 @@ class Service:
                 constraint=constraint,
             )
             replies.add(run, transcript)
+
+
+def _refuse_long(engine: Engine, ids: Sequence[int], param: str) -> None:
+    """ApiError when a prompt, which stands in the field `param`, is longer than the context."""
+    room = engine.model.context_length
+    if len(ids) > room:
+        raise bad(
+            f"The prompt has {len(ids):,} tokens, the model's context {room:,}; shorten it.",
+            param,
+            "context_length_exceeded",
+        )
 
 
 def _grammar(wish: ChatWish) -> str | None:

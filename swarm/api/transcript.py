@@ -6,12 +6,14 @@ from typing import Any, Literal, TypeAlias
 
 from engine.engine import Engine
 from engine.generate import StopTexts
+from engine.scores import Score
 from engine.thinking import Channels, Thinking, thinking
 from swarm.api.harmony import Harmony
 from swarm.api.scheduler import Ended, Grown
 from swarm.api.toolcalls import Calls, ForcedCall, Piece, ToolCalls
 from swarm.api.toolformats import TOKENS, Schemas, ToolCall
 
+LEAST = -9999.0  # of the logarithms that are told: JSON has no infinity
 Finish: TypeAlias = Literal["stop", "length", "tool_calls"]
 
 
@@ -154,18 +156,33 @@ def special_marks(engine: Engine) -> Mapping[int, str]:
     }
 
 
-def token_text(engine: Engine, token: int) -> tuple[str, list[int]]:
-    """A token as text and as UTF-8 bytes."""
-    text = engine.tokenizer.text_of(token)
-    return text, list(text.encode())
+class Places:
+    """At which characters the tokens of a text begin, which is told in pieces and begins at `start`; of a prompt
+    control tokens are part where it spells them."""
+
+    def __init__(self, engine: Engine, start: int, prompt: str = "") -> None:
+        self._tokenizer = engine.tokenizer
+        self._stream = engine.tokenizer.stream()
+        self._next = start
+        self._prompt = prompt
+
+    def next(self, token: int) -> int:
+        """Where one more token begins."""
+        place = self._next
+        self._next += len(self._stream.push(token))
+        if self._tokenizer.is_special(token):
+            mark = self._tokenizer.text_of(token)
+            self._next += len(mark) if self._prompt.startswith(mark, place) else 0
+        return place
 
 
 def chat_chances(engine: Engine, chances: Sequence[Chance]) -> list[dict[str, Any]]:
     """Probabilities in the form of chat completions."""
 
     def entry(token: int, logprob: float) -> dict[str, Any]:
-        text, octets = token_text(engine, token)
-        return {"token": text, "logprob": max(logprob, -9999.0), "bytes": octets}
+        octets = engine.tokenizer.bytes_of(token)
+        text = octets.decode("utf-8", "replace")
+        return {"token": text, "logprob": max(logprob, LEAST), "bytes": list(octets)}
 
     return [
         {
@@ -176,19 +193,32 @@ def chat_chances(engine: Engine, chances: Sequence[Chance]) -> list[dict[str, An
     ]
 
 
-def text_chances(engine: Engine, chances: Sequence[Chance], offset: int) -> dict[str, Any]:
-    """Probabilities in the form of text completions; the first token begins at character `offset`."""
-    tokens = [token_text(engine, chance.token)[0] for chance in chances]
-    offsets = []
-    for token in tokens:
-        offsets.append(offset)
-        offset += len(token)
+def text_chances(engine: Engine, chances: Sequence[Chance | Score], places: Places) -> dict[str, Any]:
+    """Probabilities in the form of text completions."""
     return {
-        "tokens": tokens,
-        "token_logprobs": [max(chance.logprob, -9999.0) for chance in chances],
-        "top_logprobs": [
-            {token_text(engine, token)[0]: max(logprob, -9999.0) for token, logprob in chance.alternatives}
-            for chance in chances
+        "tokens": [token_name(engine, chance.token) for chance in chances],
+        "token_logprobs": [
+            None if chance.logprob is None else max(chance.logprob, LEAST) for chance in chances
         ],
-        "text_offset": offsets,
+        "top_logprobs": [
+            None if chance.logprob is None else _alternatives(engine, chance) for chance in chances
+        ],
+        "text_offset": [places.next(chance.token) for chance in chances],
     }
+
+
+def token_name(engine: Engine, token: int) -> str:
+    """A token as text; as bytes, as OpenAI writes them, where it holds part of a character."""
+    octets = engine.tokenizer.bytes_of(token)
+    try:
+        return octets.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{octet:02x}" for octet in octets)
+
+
+def _alternatives(engine: Engine, chance: Chance | Score) -> dict[str, float]:
+    """The tokens in the place of another; of those that read alike the most probable."""
+    found: dict[str, float] = {}
+    for token, logprob in chance.alternatives:
+        found.setdefault(token_name(engine, token), max(logprob, LEAST))
+    return found

@@ -122,13 +122,14 @@ def parse_text(body: Any) -> TextWish:
     best_of = fields.integer("best_of", 1, MOST_CHOICES)
     if best_of is not None and best_of != choices:
         raise bad("best_of is not supported; ask for n choices.", "best_of")
-    limit = fields.integer("max_tokens", 1, MOST_TOKENS)
+    echo = fields.flag("echo")
+    limit = fields.integer("max_tokens", 0 if echo else 1, MOST_TOKENS)
     common = _common(
         fields,
         DEFAULT_TEXT_TOKENS if limit is None else limit,
         fields.integer("logprobs", 0, MOST_TOP_LOGPROBS),
     )
-    return TextWish(common, _prompts(fields.get("prompt")), fields.flag("echo"))
+    return TextWish(common, _prompts(fields.get("prompt")), echo)
 
 
 def _common(fields: Fields, max_tokens: int | None, logprobs: int | None) -> Wish:

@@ -14,7 +14,8 @@ from engine.chat import ChatSettings, Conversation, Finished
 from engine.engine import Engine
 from engine.generate import generate, logits
 from engine.reply import Reply
-from engine.sampling import Sampling
+from engine.sampling import Sampling, log_probabilities, top_tokens
+from swarm.api.transcript import token_name
 from tests.api.stage import api_process, idle, until
 from tests.engine.reference import opened
 
@@ -103,13 +104,53 @@ def test_text_completions(client: openai.OpenAI, engine: Engine) -> None:
     probabilities = made.choices[0].logprobs
     assert probabilities is not None
     assert probabilities.tokens is not None
-    assert len(probabilities.tokens) == 12
+    assert len(probabilities.tokens) == len(ids) + 12
     by_ids = client.completions.create(model="qwen3_moe", prompt=ids, temperature=0, max_tokens=12)
     assert by_ids.choices[0].text == expected
     pieces = client.completions.create(
         model="qwen3_moe", prompt=ids, temperature=0, max_tokens=12, stream=True
     )
     assert "".join(piece.choices[0].text for piece in pieces) == expected
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_probabilities_of_a_prompt(client: openai.OpenAI, engine: Engine, count: int) -> None:
+    text = "Once upon a time, in a 🎉"
+    ids = engine.tokenizer.encode(text)
+    rows = [log_probabilities(row) for row in logits(engine.model, engine.experts, ids)]
+    for prompt in (text, ids):
+        made = client.completions.create(
+            model="qwen3_moe", prompt=prompt, temperature=0, max_tokens=count, logprobs=2, echo=True
+        )
+        chosen, found = made.choices[0], made.choices[0].logprobs
+        assert found is not None
+        assert found.token_logprobs is not None
+        assert found.top_logprobs is not None
+        assert found.text_offset is not None
+        assert found.token_logprobs[: len(ids)] == [
+            None,
+            *(float(row[ident]) for row, ident in zip(rows, ids[1:], strict=False)),
+        ]
+        assert len(found.token_logprobs) == len(found.text_offset) == len(ids) + count
+        assert list(found.top_logprobs[1].values()) == [value for _, value in top_tokens(rows[0], 2)]
+        assert (chosen.text[: len(text)], chosen.finish_reason) == (text, "length")
+        assert made.usage is not None
+        assert (made.usage.prompt_tokens, made.usage.completion_tokens) == (len(ids), count)
+        pieces = client.completions.create(
+            model="qwen3_moe",
+            prompt=prompt,
+            temperature=0,
+            max_tokens=count,
+            logprobs=2,
+            echo=True,
+            stream=True,
+        )
+        said = [(piece.choices[0].text, piece.choices[0].logprobs) for piece in pieces]
+        assert "".join(piece for piece, _ in said) == chosen.text
+        for key in ("tokens", "token_logprobs", "text_offset"):
+            assert [item for _, part in said if part for item in getattr(part, key)] == getattr(found, key)
+    with pytest.raises(openai.BadRequestError):
+        client.completions.create(model="qwen3_moe", prompt=text, max_tokens=0)
 
 
 def test_eight_mixed_requests_are_each_as_alone(client: openai.OpenAI, engine: Engine, oracle: Path) -> None:
@@ -189,8 +230,8 @@ def test_a_bias_bans_and_forces(client: openai.OpenAI, engine: Engine) -> None:
         assert made.choices[0].logprobs is not None
         return (made.choices[0].logprobs.tokens or [None])[0]
 
-    assert first() == engine.tokenizer.text_of(best)
-    assert first(logit_bias={str(best): -100}) == engine.tokenizer.text_of(second) != first()
+    assert first() == token_name(engine, best)
+    assert first(logit_bias={str(best): -100}) == token_name(engine, second) != first()
 
 
 def test_stop(client: openai.OpenAI, engine: Engine) -> None:

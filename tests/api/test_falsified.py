@@ -1,7 +1,7 @@
 """Replies over HTTP that rest on answers found wrong later: right when they are whole, honest when they are streams."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,18 +97,29 @@ def test_a_stream_that_said_nothing_wrong_goes_on(folder: Path) -> None:
     assert events[-1]["choices"][0]["finish_reason"] == "length"
 
 
-def test_texts_are_right_and_so_is_what_stops_them(folder: Path) -> None:
-    body = {"prompt": "Hello", "max_tokens": 14, "echo": True, "logprobs": 1, "temperature": 0.7, "seed": 3}
+@pytest.mark.parametrize("more", [{"echo": True}, {"logprobs": 1}])
+def test_texts_are_right_and_so_is_what_stops_them(folder: Path, more: dict[str, Any]) -> None:
+    body = {"prompt": "Hello", "max_tokens": 14, "temperature": 0.7, "seed": 3, **more}
     with served(folder) as url:
         right = ask(url, body, "/v1/completions").json()["choices"][0]
     with served(folder, lambda experts: Liar(experts, range(4, 99))) as url:
         lied = ask(url, body, "/v1/completions").json()["choices"][0]["text"]
     stop = next(lied[at : at + 2] for at in range(9, len(lied)) if lied[at : at + 2] not in right["text"])
-
-    def found_at_the_end(experts: Experts) -> Liar:
-        liar = Liar(experts, range(4, 99))
-        liar.wait_for_it()
-        return liar
-
-    with served(folder, found_at_the_end) as url:
+    with served(folder, lambda experts: found_at_the_end(experts, range(4, 99))) as url:
         assert ask(url, {**body, "stop": stop}, "/v1/completions").json()["choices"][0] == right
+
+
+def test_probabilities_of_a_prompt_are_right(folder: Path) -> None:
+    body = {"prompt": "Hello, sea", "max_tokens": 0, "echo": True, "logprobs": 1}
+    with served(folder) as url:
+        right = ask(url, body, "/v1/completions").json()["choices"]
+    with served(folder, lambda experts: Liar(experts, [1])) as url:
+        assert ask(url, body, "/v1/completions").json()["choices"] != right
+    with served(folder, lambda experts: found_at_the_end(experts, [1])) as url:
+        assert ask(url, body, "/v1/completions").json()["choices"] == right
+
+
+def found_at_the_end(experts: Experts, lies: Iterable[int]) -> Liar:
+    liar = Liar(experts, lies)
+    liar.wait_for_it()
+    return liar
