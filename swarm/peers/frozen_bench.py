@@ -35,6 +35,8 @@ class Frozen:
     hedge: str
     token_ms: float
     """The median of a token before."""
+    deadline_ms: float
+    """How long a call of a token's layer might take at most when it was stopped."""
     lost_ms: float
     """What the tokens took while it was stopped, beyond their median."""
     worst_ms: float
@@ -51,7 +53,8 @@ def freezing(engine: Engine, config: Mapping[str, Any], tokens: int) -> list[Fro
     """Replies of so many tokens before a donor is stopped and as many while it is, without and with hedging."""
     plan = DonorPlan(config)
     with donor(plan) as first, donor(plan) as second:
-        return [_reply(engine, first, second, hedge, tokens) for hedge in HEDGES]
+        pairs = config["num_experts_per_tok"]
+        return [_reply(engine, first, second, hedge, tokens, pairs) for hedge in HEDGES]
 
 
 class _Reader:
@@ -78,13 +81,14 @@ class _Reader:
         return time.perf_counter() - started
 
 
-def _reply(engine: Engine, first: Place, second: Place, hedge: str, tokens: int) -> Frozen:
+def _reply(engine: Engine, first: Place, second: Place, hedge: str, tokens: int, pairs: int) -> Frozen:
     """The first donor is stopped. It is met by a chatter of its own, who knows nothing of earlier replies."""
     with NetworkThread() as network:
         remote = network.enter(asking, engine.bank, [first, second], Rules.parse(hedge, 0.0))
-        reader = _Reader(engine, remote, remote.pool.remotes[first.key].name)
+        to_stop = remote.pool.remotes[first.key]
+        reader = _Reader(engine, remote, to_stop.name)
         before = [reader.token() for _ in range(2 * tokens)][tokens:]
-        asked = reader.requests
+        asked, deadline_s = reader.requests, to_stop.deadline_s(pairs)
         with _stopped(first):
             during = [reader.token()]
             at_first = reader.requests - asked
@@ -93,6 +97,7 @@ def _reply(engine: Engine, first: Place, second: Place, hedge: str, tokens: int)
         return Frozen(
             hedge,
             1000 * statistics.median(before),
+            1000 * deadline_s,
             1000 * (sum(during) - len(during) * statistics.median(during)),
             1000 * max(during),
             requests,

@@ -66,8 +66,8 @@ def _frozen(found: Any) -> Rows:
         rows += [
             (
                 f"hedge {one['hedge']}, lost",
-                f"{one['lost_ms']:.0f} ms, slowest token {one['worst_ms']:.0f} ms "
-                f"(usually {one['token_ms']:.0f} ms)",
+                f"{one['lost_ms']:.0f} ms (deadline {one['deadline_ms']:.0f} ms), slowest token "
+                f"{one['worst_ms']:.0f} ms (usually {one['token_ms']:.0f} ms)",
             ),
             (
                 f"hedge {one['hedge']}, asked",
