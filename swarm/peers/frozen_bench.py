@@ -35,10 +35,12 @@ class Frozen:
     hedge: str
     token_ms: float
     """The median of a token before."""
+    stopped_token_ms: float
+    """The median of a token while it was stopped: hedges that are late in every layer show here."""
     deadline_ms: float
     """How long a call of a token's layer might take at most when it was stopped."""
     lost_ms: float
-    """What the tokens took while it was stopped, beyond their median."""
+    """What those tokens took beyond their median."""
     worst_ms: float
     """The slowest of them."""
     requests: int
@@ -97,6 +99,7 @@ def _reply(engine: Engine, first: Place, second: Place, hedge: str, tokens: int,
         return Frozen(
             hedge,
             1000 * statistics.median(before),
+            1000 * statistics.median(during),
             1000 * deadline_s,
             1000 * (sum(during) - len(during) * statistics.median(during)),
             1000 * max(during),

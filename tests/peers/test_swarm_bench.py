@@ -50,6 +50,7 @@ def test_a_donor_freezes_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [one["hedge"] for one in found] == list(frozen_bench.HEDGES)
     for one in found:
         assert one["token_ms"] > 0
+        assert one["stopped_token_ms"] > 0
         assert one["deadline_ms"] > 0
         assert one["worst_ms"] > one["lost_ms"] / 4
         assert 0 <= one["requests_later"] <= one["requests"]

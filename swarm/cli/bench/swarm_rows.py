@@ -67,7 +67,7 @@ def _frozen(found: Any) -> Rows:
             (
                 f"hedge {one['hedge']}, lost",
                 f"{one['lost_ms']:.0f} ms (deadline {one['deadline_ms']:.0f} ms), slowest token "
-                f"{one['worst_ms']:.0f} ms (usually {one['token_ms']:.0f} ms)",
+                f"{one['worst_ms']:.0f} ms (median {one['stopped_token_ms']:.0f} ms, before {one['token_ms']:.0f} ms)",
             ),
             (
                 f"hedge {one['hedge']}, asked",
