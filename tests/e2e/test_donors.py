@@ -1,6 +1,7 @@
 """Donors as processes of their own: whoever computes, and whatever becomes of them, the tokens are the same."""
 
 import json
+import os
 import signal
 import threading
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from swarm.cli.donating import NICENESS
 from swarm.demo.generated import Shape, write_checkpoint
 from tests.e2e.processes import Running, running, serving, swarm
 
@@ -97,14 +99,15 @@ def model(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("way", [(), ("--relay",)])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_donor_that_is_killed_or_frozen_in_mid_reply(
-    model: Path, tmp_path: Path, how: signal.Signals
+    model: Path, tmp_path: Path, how: signal.Signals, way: tuple[str, ...]
 ) -> None:
     asker = Asker(tmp_path / "asker", model)
     with (
         serving(tmp_path / "host", model) as served,
-        donating(tmp_path / "first", served.invite, ready=256) as first,
+        donating(tmp_path / "first", served.invite, *way, ready=256) as first,
     ):
         served.running.event("executing")
         trace = tmp_path / "asker" / "trace.jsonl"
@@ -147,6 +150,8 @@ def test_a_donor_rests_goes_on_and_streams_what_its_memory_does_not_hold(
         serving(tmp_path / "host", oracle / "olmoe", "--no-exec") as served,
         donating(home, served.invite, "--ram", "60KB", "--experts", "32", ready=32) as donor,
     ):
+        least = min(os.getpriority(os.PRIO_PROCESS, 0) + NICENESS, 19)
+        assert os.getpriority(os.PRIO_PROCESS, donor.process.pid) == least
         assert swarm(home, "donate", "compute", served.invite).returncode == 1  # one a machine
         assert swarm(home, "donate", "pause").returncode == 0
         while donor.event("lending")["state"] != "paused":

@@ -20,7 +20,7 @@ from tests.e2e.test_donors import Asker
 from tests.peers.donors import Twisted, every, liar
 
 
-async def lie_while(invite: str, folder: Path, work: object) -> bytes:
+async def lie_while(invite: str, folder: Path, work: object, relayed: bool = False) -> bytes:
     """A donor with every expert that lies at each fifth call, while `work` runs; gives its key."""
     identity = Identity(b"\x66" * 32)
     place = Home(folder / "data", folder / "cache")
@@ -32,7 +32,7 @@ async def lie_while(invite: str, folder: Path, work: object) -> bytes:
         twisted = cast(ExpertBank, Twisted(bank, liar(bank.run, every(5), loud=True)))
         profile = profile_of(model.signed.manifest.root, "auto")
         executor.add(Bank(profile, twisted, layout, IndexSet.full(layout.total)))
-        where = Listening("127.0.0.1", local=True)
+        where = Listening("127.0.0.1", local=True, relay_only=relayed)
         swarming = Swarming(session, identity, None)
         async with member(swarming, where, executor.handlers(), executor):
             await trio.to_thread.run_sync(work)  # type: ignore[arg-type]
@@ -72,3 +72,15 @@ async def test_a_lie_is_proven_to_everybody(oracle: Path, tmp_path: Path) -> Non
         read = await trio.to_thread.run_sync(swarm, home, "audit", "show", str(kept))
         assert f"Donor {key.hex()}" in read.stdout
         assert "was not recomputed" in read.stdout
+
+
+async def test_a_liar_behind_the_relay_is_left_out_too(oracle: Path, tmp_path: Path) -> None:
+    model = oracle / "olmoe"
+    asker = await trio.to_thread.run_sync(Asker, tmp_path / "asker", model)
+
+    def ask() -> None:
+        asker.same(served.invite, "--audit", "100%", "--hedge", "off")
+
+    with serving(tmp_path / "host", model, "--no-exec") as served:
+        key = await lie_while(served.invite, tmp_path / "liar", ask, relayed=True)
+        assert f"donor {key.hex()[:8]} is banned: it gave a wrong answer" in asker.said

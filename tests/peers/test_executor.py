@@ -221,3 +221,33 @@ async def test_whoever_is_gone_leaves_the_queue(autojump_clock: trio.testing.Moc
         assert turns.waiting == 0
         nursery.start_soon(job("second"))
     assert done == ["first", "second"]
+
+
+async def test_who_leaves_answers_what_waits_and_takes_nothing_more(bank: ExpertBank) -> None:
+    donor, work = Donor(1), work_of(bank)
+    async with asked(donor, bank) as peer, trio.open_nursery() as nursery:
+        opened = (await peer.request(opening())).message
+        assert isinstance(opened, ExpertsOpen)
+        message, request = encode_call(Form.of(bank.shape(0)), opened.bank, work, np.arange(2))
+        turns, answers, left = donor.executor.turns, [], trio.Event()
+
+        async def call() -> None:
+            answers.append((await peer.request(message, request)).message)
+
+        async def leave() -> None:
+            await donor.executor.drain()
+            left.set()
+
+        with trio.fail_after(30):
+            async with turns.turn(KeyPair(b"\x0b" * 32).key):
+                nursery.start_soon(call)
+                while not turns.waiting:  # noqa: ASYNC110 - there is no event to wait for
+                    await trio.sleep(0.005)
+                nursery.start_soon(leave)
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                with pytest.raises(rpc.RemoteError, match="owner has paused"):
+                    await peer.request(message, request)
+                assert not left.is_set()
+            await left.wait()
+            while not answers:  # noqa: ASYNC110 - it is on its way
+                await trio.sleep(0.005)
