@@ -202,7 +202,7 @@ async def test_the_store_keeps_to_the_remembered_limit(plan: Plan, place: Home) 
     remember(place.settings, cache_bytes=100)
     async with hosted(plan) as host, join(parse_target(host.invite), place) as session:
         opened = await session.open_model()
-        with pytest.raises(OSError, match="may hold 100 bytes"):
+        with pytest.raises(OSError, match="may hold 100 B, and"):
             await opened.mirror.read("model.safetensors", 0, 10)
 
 
