@@ -193,4 +193,4 @@ def _state(remote: Remote) -> str:
         return "left"
     if not remote.usable:
         return "offline"
-    return "slow" if remote.failures else "ok"
+    return "slow" if remote.failures or remote.doubted else "ok"

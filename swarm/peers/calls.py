@@ -76,6 +76,10 @@ class Form:
         """Rows that fit one request beside the pairs."""
         return (MAX_ROWS_BYTES - PAIR_BYTES * self.most_pairs) // self.row_bytes
 
+    def is_one_call(self, pairs: int, rows: int) -> bool:
+        """Whether so many pairs of so many rows fit one call."""
+        return pairs <= self.most_pairs and rows <= self.most_rows
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
@@ -93,11 +97,19 @@ class Work:
         """Some of the pairs, with the same rows."""
         return Work(self.layer, self.expert[pairs], self.row[pairs], self.rows)
 
+    def first(self) -> "Work":
+        """The first pair alone, with a copy of its row."""
+        at, rows = self.row[:1], self.rows
+        row = (
+            Rows(rows.q[at], rows.scale[at], rows.sums[at], rows.cols) if isinstance(rows, Rows) else rows[at]
+        )
+        return Work(self.layer, self.expert[:1], np.zeros(1, np.int32), row)
+
 
 def pieces(form: Form, work: Work) -> list[Array]:
     """Splits pairs (indices [P]) into calls that keep to the limits, consecutive rows together."""
     pairs = len(work)
-    if pairs <= form.most_pairs and len(work.rows) <= form.most_rows:
+    if form.is_one_call(pairs, len(work.rows)):
         return [np.arange(pairs)]
     order = np.argsort(work.row, kind="stable")
     found: list[Array] = []

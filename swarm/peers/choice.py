@@ -3,11 +3,14 @@
 Experts that few hold are placed first; each goes where it would be done soonest, given what was placed there
 before. A donor's first expert costs its round trip and queue, further ones only their work, so that few
 donors are asked where that is quicker and many where it is not. Donors that are nearly as quick as the best
-take turns. An executor of last resort is asked only for what nobody else holds.
+take turns. An executor of last resort is asked only for what nobody else holds, or where all others are known to
+be much slower.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from swarm.peers.pace import much_slower_s
 
 NEARLY = 1.25
 """Donors whose time is within this factor of the best count as equal."""
@@ -27,6 +30,13 @@ class Candidate:
     cold_s: float = 0.0
     """What reading an expert costs that is not in its memory."""
     last_resort: bool = False
+    measured: bool = False
+    """Whether the times are known, rather than told or assumed."""
+
+    def takes_s(self, expert: int, pairs: int) -> float:
+        """What a call for one expert should take."""
+        cold_s = 0.0 if self.resident >> expert & 1 else self.cold_s
+        return self.call_s + cold_s + pairs * self.pair_s
 
 
 def choose(
@@ -51,7 +61,7 @@ def choose(
     finish = [-1.0] * count
     placed: dict[int, list[int]] = {}
     nobody: list[int] = []
-    holders = {expert: _holders(expert, candidates) for expert, _ in wanted}
+    holders = {expert: _holders(expert, pairs, candidates) for expert, pairs in wanted}
     for expert, pairs in sorted(wanted, key=lambda item: (len(holders[item[0]]), -item[1])):
         options = []
         for place in holders[expert]:
@@ -70,6 +80,14 @@ def choose(
     return placed, nobody
 
 
-def _holders(expert: int, candidates: Sequence[Candidate]) -> list[int]:
+def _holders(expert: int, pairs: int, candidates: Sequence[Candidate]) -> list[int]:
     found = [place for place, candidate in enumerate(candidates) if candidate.ready >> expert & 1]
-    return [place for place in found if not candidates[place].last_resort] or found
+    others = [place for place in found if not candidates[place].last_resort]
+    if not others or len(others) == len(found):
+        return found
+    best_s = min(candidates[place].takes_s(expert, pairs) for place in others)
+    for place in found:
+        one = candidates[place]
+        if one.last_resort and one.measured and much_slower_s(one.takes_s(expert, pairs)) < best_s:
+            others.append(place)
+    return others

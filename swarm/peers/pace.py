@@ -1,4 +1,4 @@
-"""How long a donor's calls take: moving averages, and when one is late. Pure; seconds come in as arguments."""
+"""How long calls take in one place: moving averages, and when one is late. Pure; seconds come in as arguments."""
 
 from collections import deque
 
@@ -10,10 +10,18 @@ RATIOS = 128
 P95_AFTER = 20
 FAR = 3.0
 """While little is known, and against outliers that the p95 took in: so many times the median is late."""
+MUCH = 4.0
+MUCH_S = 0.02
+
+
+def much_slower_s(other_s: float) -> float:
+    """From when on a call is much slower than one elsewhere that takes `other_s`: beyond what distances differ by,
+    so that it is worth asking whoever should be spared."""
+    return MUCH * other_s + MUCH_S
 
 
 class Pace:
-    """What calls of one donor took. Time is modelled as a part for the call and a part for each pair."""
+    """What calls of one place took. Time is modelled as a part for the call and a part for each pair."""
 
     def __init__(self, told_pair_s: float = 0.0) -> None:
         self._count = 0

@@ -1,5 +1,6 @@
 """A donor as a chatter knows it: what it holds, how quick it is, and how it is asked."""
 
+import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
@@ -9,8 +10,7 @@ from engine.arrays import Array
 from engine.kernels import ExpertRows
 from swarm.peers.calls import Form, MalformedOutputs, Work, decode_outputs, encode_call
 from swarm.peers.choice import Candidate
-from swarm.peers.pace import Pace
-from swarm.peers.tale import Hop
+from swarm.peers.pace import Pace, much_slower_s
 from swarm.peers.tracking import ExpertsHeld
 from swarm.wire import rpc
 from swarm.wire.holdings import ExpertLayout, IndexSet
@@ -21,6 +21,10 @@ from swarm.wire.questions import Question
 
 UNKNOWN_S = 10.0
 """The deadline of a donor's first call."""
+FIRST_TRY_S = 4.0
+FIRST_TRY_PAIR_S = 0.005
+"""The same where somebody else could be asked, and what that allows more for each pair."""
+LEAST_LATE_S = 0.001
 LEAST_DEADLINE_S = 2.0
 MOST_DEADLINE_S = 60.0
 PATIENCE = 8.0
@@ -119,6 +123,15 @@ class Remote:
     trouble: str = ""
     failures: int = 0
     """In a row."""
+    overdue_since: float | None = None
+    """When a call was sent that others have answered since, while this donor has not."""
+    doubted: bool = False
+    """Whether it has to prove itself."""
+    slow_s: float = 0.0
+    """What a call took that others did much quicker, until a proof says otherwise. That is kept out of the pace: one
+    call that hung says little of the next."""
+    doubts: int = 0
+    """Tries to prove itself, and failures to, since an answer of its was used."""
     tally: Tally = field(default_factory=Tally)
     bytes_before: tuple[int, int] = (0, 0)
     """Sent and received on connections that ended."""
@@ -172,20 +185,40 @@ class Remote:
     def candidate(self, layer: int) -> Candidate:
         """What `choose` has to know of it."""
         ready, resident = self.masks(layer)
-        waiting_s = self.in_flight * self.pace.expected_s(1)
-        return Candidate(
-            ready, resident, self.pace.call_s + waiting_s, self.pace.pair_s, COLD_S, self.last_resort
-        )
+        call_s = max(self.pace.call_s + self.in_flight * self.pace.expected_s(1), self._presumed_s())
+        measured = self.pace.measured
+        return Candidate(ready, resident, call_s, self.pace.pair_s, COLD_S, self.last_resort, measured)
 
     def holds_all(self, layer: int, experts: Collection[int]) -> bool:
         """Whether it is ready for all of these."""
         ready = self.masks(layer)[0]
         return all(ready >> expert & 1 for expert in experts)
 
-    def deadline_s(self, pairs: int) -> float:
-        """How long a call may take."""
+    def takes_s(self, pairs: int) -> float:
+        """What a call should take, by all that is known."""
+        return max(self.pace.expected_s(pairs), self._presumed_s())
+
+    def _presumed_s(self) -> float:
+        """What its last call says that others were quicker with: how long that took, or is taking."""
+        since = self.overdue_since
+        return self.slow_s if since is None else max(self.slow_s, trio.current_time() - since)
+
+    def proved(self, took_s: float) -> None:
+        """It answered a call for a pair that it was given to prove itself: where that is far from what it took
+        before, it has another pace now."""
+        before_s = self.pace.expected_s(1)
+        if not self.pace.measured or max(took_s, before_s) > much_slower_s(min(took_s, before_s)):
+            self.pace = Pace()
+            self.pace.observe(1, took_s)
+
+    def late_s(self, pairs: int) -> float:
+        """When a call is late by what its donor took before; inf while nothing is known."""
+        return max(self.pace.late_s(pairs), LEAST_LATE_S) if self.pace.measured else math.inf
+
+    def deadline_s(self, pairs: int, alone: bool) -> float:
+        """How long a call may take; `alone`: nobody else could be asked."""
         if not self.pace.measured:
-            return UNKNOWN_S
+            return UNKNOWN_S if alone else min(FIRST_TRY_S + FIRST_TRY_PAIR_S * pairs, UNKNOWN_S)
         return min(max(PATIENCE * self.pace.expected_s(pairs), LEAST_DEADLINE_S), MOST_DEADLINE_S)
 
     def transferred(self) -> tuple[int, int]:
@@ -234,37 +267,7 @@ class Remote:
             raise MalformedOutputs(peer=self.name, reason="something else than outputs")
         payload = bytes(reply.payload)
         outputs = decode_outputs(form, len(work), payload, self.name)
-        self.pace.observe(len(work), took_s)
         self.failures = 0
         self.tally.calls += 1
         self.tally.pairs += len(work)
         return Answer(self, work, message, request, outputs, payload, reply.message.receipt, took_s)
-
-
-@dataclass(eq=False, slots=True)
-class Attempt:
-    """One donor's try at a share: a call without a task, or a task in a scope."""
-
-    remote: Remote
-    hop: Hop
-    started: float
-    deadline: float
-    call: Call | None = None
-    scope: trio.CancelScope | None = None
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a call without a task waits for its reply."""
-        return self.call is not None and not self.call.ended
-
-    def cancel(self) -> None:
-        """Takes it back."""
-        if self.scope is not None:
-            self.scope.cancel()
-        elif self.is_open and self.call is not None:
-            self.call.end()
-            self.timed()
-
-    def timed(self) -> None:
-        """It is over; notes how long it took."""
-        self.hop.ms = 1000 * (trio.current_time() - self.started)

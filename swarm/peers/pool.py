@@ -2,20 +2,23 @@
 they are, and whom not to ask.
 
 The tracker is asked now and then, and at once when donors are lacking. Connections are opened ahead, so that
-no token waits for a handshake. A donor that missed a deadline is left out until it answers a ping; one that
-was caught lying is never asked again.
+no token waits for a handshake. A donor that missed a deadline is left out until it proves itself: by a small call
+whose answer nobody waits for and nobody uses, after longer and longer pauses. (That it answers pings says nothing.)
+So does one that was much slower than another; it is asked meanwhile by what was measured of it. One that was caught
+lying is never asked again.
 """
 
 import itertools
-from collections.abc import Collection
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Collection
+from typing import Protocol, TypeAlias
 
 import trio
 
 from swarm.errors import SwarmError
 from swarm.pauses import pause_s
 from swarm.peers.calls import MalformedOutputs
-from swarm.peers.partner import Remote
+from swarm.peers.pace import Pace, much_slower_s
+from swarm.peers.partner import Answer, Remote
 from swarm.peers.tracking import ExpertsHeld
 from swarm.peers.watch import Watch
 from swarm.trust.profile import NumericProfile
@@ -27,13 +30,21 @@ from swarm.wire.messages.tracker import Contact
 
 REFRESH_S = 10.0
 OPEN_S = 5.0
-FIRST_PROBE_S = 0.5
-LONGEST_PROBE_S = 30.0
-PING_S = 2.0
+FIRST_PROOF_S = 0.5
+LONGEST_PROOF_S = 30.0
+"""Pauses before a donor is asked for a proof."""
+PROOF_S = 10.0
+"""How long it may take."""
 AGAIN_S = 1.0
 """The tracker is not asked more often than this."""
 FIRST_REST_S = 0.2
 LONGEST_REST_S = 30.0
+FIRST_BUSY_S = 0.05
+"""How long a donor is busy that does not say it."""
+
+
+Proof: TypeAlias = Callable[[], Awaitable[Answer]]
+"""Asks a donor for the outputs of a pair. Raises SwarmError."""
 
 
 class Directory(Protocol):
@@ -203,7 +214,34 @@ class Pool:
         ]
         return min(times, default=None)
 
+    def quickest(
+        self, layer: int, experts: Collection[int], pairs: int, without: Collection[Remote]
+    ) -> Remote | None:
+        """Who holds all of these experts and should answer first; those of last resort last. None: nobody."""
+        holders = [remote for remote in self.usable(without) if remote.holds_all(layer, experts)]
+        return min(holders, key=lambda one: (one.last_resort, one.takes_s(pairs)), default=None)
+
+    def has_any(self, layer: int, experts: Collection[int], without: Collection[Remote]) -> bool:
+        """Whether somebody may be asked now for one of these experts."""
+        masks = [remote.masks(layer)[0] for remote in self.usable(without)]
+        return any(mask >> expert & 1 for mask in masks for expert in experts)
+
     # What became of calls.
+
+    def refused(
+        self, remote: Remote, error: SwarmError, asked_for: tuple[int, Collection[int]] | None
+    ) -> bool:
+        """A call for these (layer, experts) was answered with an error; whether that says that the donor is
+        busy."""
+        code = error.remote_code if isinstance(error, rpc.RemoteError) else ""
+        if isinstance(error, rpc.RemoteError) and code == rpc.Busy.code:
+            self.was_busy(remote, FIRST_BUSY_S if error.retry_after_s is None else error.retry_after_s)
+            return True
+        if code == "unassigned-expert" and asked_for is not None:
+            self.lacks(remote, *asked_for)
+        else:
+            self.failed(remote, error)
+        return False
 
     def failed(self, remote: Remote, error: SwarmError) -> None:
         """A call failed at once: the donor rests, longer each time."""
@@ -224,31 +262,65 @@ class Pool:
         remote.lacks(layer, experts)
         self.want()
 
-    def froze(self, remote: Remote) -> None:
+    def used(self, remote: Remote) -> None:
+        """An answer was quicker than all others."""
+        if not remote.doubted:
+            remote.doubts = 0
+
+    def froze(self, remote: Remote, proof: Proof) -> None:
         """A call missed its deadline: the donor is left out until it proves itself."""
         remote.tally.failures += 1
         remote.trouble = "it did not answer in time"
-        if not remote.suspended:
-            remote.suspended = True
-            self.nursery.start_soon(self._probe, remote)
+        remote.suspended = True
+        self._doubt(remote, proof, much_slower_s(remote.pace.expected_s(1)))
         self.want()
+
+    def outrun(self, remote: Remote, answer: Answer, other_s: float, proof: Proof) -> None:
+        """An answer came when another, that took `other_s`, was used: where it took much longer it is doubted."""
+        if answer.took_s > much_slower_s(other_s):
+            remote.slow_s = answer.took_s
+            self._doubt(remote, proof, much_slower_s(other_s))
+        elif not remote.pace.measured:
+            remote.pace.observe(len(answer.work), answer.took_s)
+
+    def _doubt(self, remote: Remote, proof: Proof, limit_s: float) -> None:
+        if not remote.doubted:
+            remote.doubted = True
+            self.nursery.start_soon(self._prove, remote, proof, limit_s)
 
     def ban(self, remote: Remote, reason: str) -> None:
         """A donor lied: it is never asked again."""
         remote.banned = remote.trouble = reason
 
-    async def _probe(self, remote: Remote) -> None:
-        pause_s = FIRST_PROBE_S
-        while remote.suspended and not remote.banned:
-            await trio.sleep(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PROBE_S)
+    async def _prove(self, remote: Remote, proof: Proof, limit_s: float) -> None:
+        """Asks for proofs until an answer comes within `limit_s`."""
+        while not remote.banned:
+            await trio.sleep(pause_s(FIRST_PROOF_S, remote.doubts, LONGEST_PROOF_S))
+            remote.doubts += 1
             peer = remote.peer
-            if peer is None or not peer.is_open:
-                remote.suspended = False  # connecting anew proves it as well
-                return
-            with trio.move_on_after(PING_S):
-                try:
-                    await peer.ping()
-                except SwarmError:
-                    continue
-                remote.suspended = False
+            if peer is None or not peer.is_open:  # who connects anew begins anew
+                remote.pace, remote.slow_s = Pace(), 0.0
+                break
+            took_s = await self._proven_s(proof)
+            if took_s is None:
+                continue
+            remote.suspended = False
+            if took_s:
+                remote.proved(took_s)
+            remote.slow_s = took_s if took_s > limit_s else 0.0
+            if not remote.slow_s:
+                break
+        remote.suspended = remote.doubted = False
+
+    async def _proven_s(self, proof: Proof) -> float | None:
+        """What a proof took; 0 where the donor answers but not that, None where it does not answer."""
+        started = trio.current_time()
+        with trio.move_on_after(PROOF_S):
+            try:
+                await proof()
+            except rpc.RemoteError:  # it is busy, say, or without that expert now
+                return 0.0
+            except SwarmError:
+                return None
+            return trio.current_time() - started
+        return None

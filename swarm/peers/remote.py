@@ -22,6 +22,7 @@ from engine.expert_bank import ExpertBank
 from engine.kernels import ExpertRows, Rows, combine, quantize_rows
 from swarm.peers.audit import Auditor, Conviction, Recomputer
 from swarm.peers.calls import Form, Work
+from swarm.peers.here import Here
 from swarm.peers.keeper import Keeper
 from swarm.peers.network import NetworkClosed
 from swarm.peers.passes import Done, Passes
@@ -129,7 +130,8 @@ class RemoteExperts:
         self.tell: Tell | None = None
         self._passes = Passes(pool.nursery)
         self._forms = {layer: Form.of(bank.shape(layer)) for layer in bank.layout.layers}
-        recompute = Recomputer(self._here, self._at_hand, self._forms.__getitem__)
+        self._here = Here(bank)
+        recompute = Recomputer(self._here.run, self._at_hand, self._forms.__getitem__)
         self.auditor = Auditor(rules.audit, pool, recompute, report, luck)
         self._rules = rules
         self._keeper = Keeper(bank)
@@ -220,7 +222,7 @@ class RemoteExperts:
         """Runs all of a layer here: nobody can be asked."""
 
         def finish() -> tuple[ExpertRows, Tale, float]:
-            return self._passes.elsewhere(partial(self._here, work)), Tale(local_pairs=len(work)), 0.0
+            return self._passes.elsewhere(partial(self._here.run, work)), Tale(local_pairs=len(work)), 0.0
 
         return finish
 
@@ -258,15 +260,11 @@ class RemoteExperts:
             done(NetworkClosed())
 
     def _run_here(self, work: Work, pairs: Array, out: ExpertRows) -> None:
-        found = self._here(Work(work.layer, work.expert[pairs], work.row[pairs], work.rows))
+        found = self._here.run(Work(work.layer, work.expert[pairs], work.row[pairs], work.rows))
         out.values[pairs] = found.values
         if out.integer:
             out.scale[pairs] = found.scale
 
-    def _here(self, work: Work) -> ExpertRows:
-        """Runs work in this process."""
-        return self.bank.run(work.layer, work.rows, work.expert, work.row)
-
     def _at_hand(self, work: Work) -> bool:
         """Whether all experts of a piece of work are in this process's memory."""
-        return all(self.bank.has(work.layer, expert) for expert in set(work.expert.tolist()))
+        return self._here.holds_all(work.layer, set(work.expert.tolist()))

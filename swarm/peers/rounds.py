@@ -3,7 +3,8 @@
 The pairs of the layer are divided into shares, each asked of one donor at a time, or two while hedging.
 
 1. `choose` places the experts on donors; all requests leave before any reply is read.
-2. A share whose donor is late is also asked of another that holds all of it; the first answer counts.
+2. A share whose donor is late, by what it took before or by what it would take elsewhere, is also asked of another
+   that holds all of it, or run here where all of it is in memory; the first outputs count.
 3. A share whose donor failed, froze or was busy is divided again among those not tried yet. When there are
    none, the tracker is asked, once a round; then whoever was busy is waited for; then it runs here.
 
@@ -18,7 +19,6 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -31,34 +31,19 @@ from swarm.errors import SwarmError
 from swarm.peers.audit import Auditor, Checked
 from swarm.peers.calls import Form, Work, pieces
 from swarm.peers.choice import choose
+from swarm.peers.here import Here
 from swarm.peers.network import NetworkClosed
-from swarm.peers.partner import Answer, Attempt, Remote
-from swarm.peers.pool import Pool
+from swarm.peers.partner import Answer, Remote
+from swarm.peers.pool import Pool, Proof
+from swarm.peers.shares import Attempt, Share
 from swarm.peers.tale import Cause, Hop, Tale
-from swarm.wire.rpc import Busy, RemoteError
 
-LEAST_HEDGE_S = 0.001
+FIRST_HEDGE_S = 0.25
+"""When to see whether a call would be quicker elsewhere, and when it is late while nothing was measured."""
 MOST_WAITS = 8
 """How often one share waits for donors that are busy before it runs here."""
 MOST_WAIT_S = 0.5
-FIRST_BUSY_S = 0.05
 ASK_TRACKER_S = 3.0
-
-
-@dataclass(eq=False, slots=True)
-class _Share:
-    """Pairs that are asked of one donor, or of two while hedging."""
-
-    pairs: Array
-    experts: frozenset[int]
-    tried: set[Remote]
-    waits: int
-    late_at: float = math.inf
-    running: dict[Remote, Attempt] = field(default_factory=dict)
-    used: Answer | None = None
-    done: bool = False
-    compared: bool = False
-    """Whether an answer that comes too late is checked all the same."""
 
 
 class Round:
@@ -71,12 +56,12 @@ class Round:
         form: Form,
         work: Work,
         out: ExpertRows,
-        here: Callable[[Work], ExpertRows],
+        here: Here,
         hedge_s: float | None,
     ) -> None:
-        """`out` takes the outputs of all pairs; `here` runs pairs in this process, and blocks.
+        """`out` takes the outputs of all pairs; `here` runs pairs in this process.
 
-        hedge_s: when a call is late; None: when its donor usually has answered; inf: never.
+        hedge_s: when a call is late; None: when its donor usually has answered, or others would have; inf: never.
         """
         self._pool = pool
         self._auditor = auditor
@@ -87,7 +72,7 @@ class Round:
         self._here = here
         self._hedge_s = hedge_s
         self._missing = 0
-        self._shares: list[_Share] = []
+        self._shares: list[Share] = []
         self._done: Callable[[Exception | None], None] | None = None
         self.tale = Tale()
 
@@ -119,7 +104,7 @@ class Round:
             for attempt in [one for one in share.running.values() if one.is_open and one.deadline <= now]:
                 attempt.cancel()
                 attempt.hop.outcome = "late"
-                self._pool.froze(attempt.remote)
+                self._pool.froze(attempt.remote, self._proof(attempt.remote, self._work.part(share.pairs)))
                 self._give_up(share, attempt)
         if self._done is not None:
             self._hedge(now)
@@ -133,14 +118,15 @@ class Round:
         """The round is over; said once."""
         done, self._done = self._done, None
         for share in self._shares:
-            for attempt in list(share.running.values()) if not share.compared else ():
-                attempt.cancel()
-        if not any(share.compared for share in self._shares):
+            for attempt in list(share.running.values()):
+                if not share.compared and not attempt.lingers:
+                    attempt.cancel()
+        if not any(share.is_awaited for share in self._shares):
             self._pool.watch.remove(self)
         if done is not None:
             done(error)
 
-    def _filled(self, share: _Share, outputs: ExpertRows) -> None:
+    def _filled(self, share: Share, outputs: ExpertRows) -> None:
         """A share's outputs are there."""
         share.done = True
         self._out.values[share.pairs] = outputs.values
@@ -156,7 +142,8 @@ class Round:
         """Divides pairs among donors that were not tried, and asks; what nobody holds is pursued further."""
         layer, expert = self._work.layer, self._work.expert[pairs]
         remotes = self._pool.usable(without=tried)
-        if len(remotes) == 1 and self._is_one_call(pairs):
+        here = self._here.candidate(layer, expert.tolist()) if remotes and self._here.pace.measured else None
+        if here is None and len(remotes) == 1 and self._form.is_one_call(len(pairs), len(self._work.rows)):
             share = self._share(pairs, tried, waits)
             if remotes[0].holds_all(layer, share.experts):
                 self._start(share, remotes[0], cause)
@@ -164,32 +151,38 @@ class Round:
             self._shares.remove(share)
             self._missing -= 1
         candidates = [remote.candidate(layer) for remote in remotes]
+        if here is not None:
+            candidates.append(here)
         wanted = sorted(Counter(expert.tolist()).items())
         placed, nobody = choose(wanted, candidates, next(self._pool.turn))
         for place, experts in placed.items():
             mine = pairs if len(experts) == len(wanted) else pairs[np.isin(expert, experts)]
+            if place == len(remotes):
+                self._run_here(self._share(mine, tried, waits))
+                continue
             for piece in pieces(self._form, self._work.part(mine)):
                 self._start(self._share(mine[piece], tried, waits), remotes[place], cause)
         if nobody:
             share = self._share(pairs[np.isin(expert, nobody)], tried, waits)
             self._pool.nursery.start_soon(self._pursue, share)
 
-    def _share(self, pairs: Array, tried: set[Remote], waits: int) -> _Share:
-        share = _Share(pairs, frozenset(self._work.expert[pairs].tolist()), set(tried), waits)
+    def _share(self, pairs: Array, tried: set[Remote], waits: int) -> Share:
+        share = Share(pairs, frozenset(self._work.expert[pairs].tolist()), set(tried), waits)
         self._shares.append(share)
         self._missing += 1
         return share
 
-    def _is_one_call(self, pairs: Array) -> bool:
-        return len(pairs) <= self._form.most_pairs and len(self._work.rows) <= self._form.most_rows
-
-    def _start(self, share: _Share, remote: Remote, cause: Cause) -> None:
+    def _start(self, share: Share, remote: Remote, cause: Cause) -> None:
         now, pairs = trio.current_time(), len(share.pairs)
-        attempt = Attempt(remote, Hop(remote.name, pairs, cause), now, now + remote.deadline_s(pairs))
+        share.tried.add(remote)
+        alone = remote.pace.measured or self._elsewhere(share) is None
+        attempt = Attempt(remote, Hop(remote.name, pairs, cause), now, now + remote.deadline_s(pairs, alone))
         self.tale.hops.append(attempt.hop)
         share.running[remote] = attempt
-        share.tried.add(remote)
-        share.late_at = math.inf if cause == "hedge" else now + self._late_s(remote, pairs)
+        if cause != "hedge":
+            late_s = remote.late_s(pairs) if self._hedge_s is None else self._hedge_s
+            look_s = FIRST_HEDGE_S if self._hedge_s is None else late_s
+            share.started, share.hedge_at, share.late_at = now, now + late_s, now + min(late_s, look_s)
         with suppress(SwarmError):  # the task meets it again
             attempt.call = remote.call(
                 self._form, self._work, share.pairs, partial(self._told, share, attempt)
@@ -200,36 +193,61 @@ class Round:
             self._told(share, attempt)
         self._pool.watch.wake_at(min(share.late_at, attempt.deadline))
 
-    def _late_s(self, remote: Remote, pairs: int) -> float:
-        if self._hedge_s is not None:
-            return self._hedge_s
-        return max(remote.pace.late_s(pairs), LEAST_HEDGE_S) if remote.pace.measured else math.inf
-
     def _hedge(self, now: float) -> None:
-        """Asks another donor for every share that is late."""
+        """Has every share that is late computed elsewhere as well."""
         for share in [share for share in self._shares if not share.done and share.late_at <= now]:
             share.late_at = math.inf
-            others = [
-                remote
-                for remote in self._pool.usable(without=share.tried)
-                if remote.holds_all(self._work.layer, share.experts)
-            ]
-            if others:
-                self.tale.hedges += 1
-                pairs = len(share.pairs)
-                self._start(
-                    share, min(others, key=lambda one: (one.last_resort, one.pace.expected_s(pairs))), "hedge"
-                )
+            other = self._elsewhere(share)
+            if other is None:
+                continue
+            if self._hedge_s is None and share.due_at(other) > now:
+                share.late_at = share.due_at(other)
+                continue
+            self.tale.hedges += 1
+            if isinstance(other, Here):
+                self._run_here(share)
+            else:
+                self._start(share, other, "hedge")
+
+    def _elsewhere(self, share: Share) -> Remote | Here | None:
+        """Where all of a share could be had as well, the quickest; None: nowhere."""
+        layer, pairs = self._work.layer, len(share.pairs)
+        best = self._pool.quickest(layer, share.experts, pairs, share.tried)
+        quick = best is None or self._here.takes_s(pairs) <= best.takes_s(pairs)
+        return self._here if quick and self._here.holds_all(layer, share.experts) else best
+
+    def _run_here(self, share: Share) -> None:
+        share.here = True
+        self._pool.nursery.start_soon(self._compute, share)
+
+    async def _compute(self, share: Share) -> None:
+        """Runs a share in this process, beside the donor that is late with it if there is one."""
+        started, hedges = trio.current_time(), bool(share.running)
+        try:
+            outputs = await self._here.outputs(self._work.part(share.pairs))
+        except EngineError:
+            share.here = False
+            if self._done is not None and not share.done and not share.running:
+                await self._pursue(share)
+            return
+        if not share.done:
+            self.tale.local_pairs += len(share.pairs)
+            self.tale.hedges_won += hedges
+            share.took_s = trio.current_time() - started
+            for attempt in list(share.running.values()):
+                attempt.outrun()
+            self._filled(share, outputs)
 
     # ---------------------------------------------------------------- asking
 
-    def _told(self, share: _Share, attempt: Attempt) -> None:
+    def _told(self, share: Share, attempt: Attempt) -> None:
         """The reply to a call without a task is there; called where the connection is read."""
         if not attempt.is_open or attempt.call is None:
             return
         try:
             answer = attempt.call.answer()
         except SwarmError as error:
+            attempt.timed()
             self._note(share, attempt.remote, error, attempt.hop)
             self._give_up(share, attempt)
             return
@@ -241,11 +259,11 @@ class Round:
             self._answered(attempt, answer)
             self._use(share, attempt.remote, answer, attempt.hop, Checked(answer.outputs, False))
 
-    def _in_a_task(self, share: _Share, attempt: Attempt) -> None:
+    def _in_a_task(self, share: Share, attempt: Attempt) -> None:
         attempt.scope = trio.CancelScope(deadline=attempt.deadline)
         self._pool.nursery.start_soon(self._attempt, share, attempt, attempt.scope)
 
-    async def _attempt(self, share: _Share, attempt: Attempt, scope: trio.CancelScope) -> None:
+    async def _attempt(self, share: Share, attempt: Attempt, scope: trio.CancelScope) -> None:
         remote, call = attempt.remote, attempt.call
         answer: Answer | None = None
         try:
@@ -256,11 +274,11 @@ class Round:
             self._note(share, remote, error, attempt.hop)
         if answer is None and scope.cancelled_caught and trio.current_time() >= scope.deadline:
             attempt.hop.outcome = "late"
-            self._pool.froze(remote)
+            self._pool.froze(remote, self._proof(remote, self._work.part(share.pairs)))
         drawn = answer is not None and not share.done and not remote.banned and self._auditor.draws()
         await self._conclude(share, attempt, answer, drawn)
 
-    async def _conclude(self, share: _Share, attempt: Attempt, answer: Answer | None, drawn: bool) -> None:
+    async def _conclude(self, share: Share, attempt: Attempt, answer: Answer | None, drawn: bool) -> None:
         """Uses an answer, after an audit if that was drawn. None, or one worth nothing: others are asked."""
         if answer is not None:
             self._answered(attempt, answer)
@@ -277,23 +295,26 @@ class Round:
         self._give_up(share, attempt)
 
     def _answered(self, attempt: Attempt, answer: Answer) -> None:
+        if not attempt.lingers:
+            attempt.remote.pace.observe(len(answer.work), answer.took_s)
         attempt.timed()
         attempt.hop.sent_bytes, attempt.hop.received_bytes = len(answer.request), len(answer.reply)
 
-    def _give_up(self, share: _Share, attempt: Attempt) -> None:
+    def _give_up(self, share: Share, attempt: Attempt) -> None:
         """An attempt came to nothing; others are asked, unless they are already."""
         share.running.pop(attempt.remote, None)
-        if self._done is not None and not share.done and not share.running:
+        if self._done is not None and not share.done and not share.running and not share.here:
             self.tale.failovers += attempt.hop.outcome != "busy"
             self._again(share, "failover")
 
-    async def _take(self, share: _Share, remote: Remote, answer: Answer, hop: Hop, drawn: bool) -> bool:
+    async def _take(self, share: Share, remote: Remote, answer: Answer, hop: Hop, drawn: bool) -> bool:
         """Uses an answer unless another came first; before that it may be audited. False: it is worth nothing."""
         found = Checked(answer.outputs, False)
         if drawn and not remote.banned:
             hop.outcome = "checked"
             found = await self._auditor.check(answer, self._pass, partial(self._second, answer))
         if share.done:
+            self._pool.outrun(remote, answer, share.took_s, self._proof(remote, answer.work))
             if share.compared and share.used is not None:
                 await self._auditor.compare(answer, share.used)
             return True
@@ -303,10 +324,11 @@ class Round:
         self._use(share, remote, answer, hop, found)
         return True
 
-    def _use(self, share: _Share, remote: Remote, answer: Answer, hop: Hop, found: Checked) -> None:
+    def _use(self, share: Share, remote: Remote, answer: Answer, hop: Hop, found: Checked) -> None:
         if not found.certain:
             self._auditor.rely(remote, self._pass)
-        share.used = answer
+        share.used, share.took_s = answer, answer.took_s
+        self._pool.used(remote)
         hop.outcome = "used"
         if hop.cause == "hedge":
             self.tale.hedges_won += 1
@@ -314,8 +336,12 @@ class Round:
         share.running.pop(remote, None)
         share.compared = bool(share.running) and self._auditor.draws()
         for attempt in list(share.running.values()) if not share.compared else ():
-            attempt.cancel()
+            attempt.outrun()
         self._filled(share, found.outputs)
+
+    def _proof(self, remote: Remote, work: Work) -> Proof:
+        """How a donor can prove that it answers calls: by the first pair of a piece of work."""
+        return partial(remote.ask, self._form, work.first(), np.zeros(1, np.intp))
 
     async def _second(self, answer: Answer, remote: Remote) -> Answer | None:
         """The same call at another donor; None when that one does not answer it either."""
@@ -323,61 +349,51 @@ class Round:
         self.tale.hops.append(hop)
         started = trio.current_time()
         found: Answer | None = None
-        with trio.move_on_after(remote.deadline_s(len(answer.work))) as scope:
+        with trio.move_on_after(remote.deadline_s(len(answer.work), alone=False)) as scope:
             try:
                 found = await remote.ask(self._form, answer.work, np.arange(len(answer.work)))
+                remote.pace.observe(len(found.work), found.took_s)
             except SwarmError as error:
                 self._note(None, remote, error, hop)
         if scope.cancelled_caught:
-            self._pool.froze(remote)
+            self._pool.froze(remote, self._proof(remote, answer.work))
         hop.ms, hop.outcome = 1000 * (trio.current_time() - started), "checked" if found else "failed"
         return found
 
-    def _note(self, share: _Share | None, remote: Remote, error: SwarmError, hop: Hop) -> None:
+    def _note(self, share: Share | None, remote: Remote, error: SwarmError, hop: Hop) -> None:
         """What an error means for the donor: busy, without these experts, or failing."""
-        hop.outcome = "failed"
-        code = error.remote_code if isinstance(error, RemoteError) else ""
-        if isinstance(error, RemoteError) and code == Busy.code:
-            hop.outcome = "busy"
-            self._pool.was_busy(remote, FIRST_BUSY_S if error.retry_after_s is None else error.retry_after_s)
-            if share is not None:
-                share.tried.discard(remote)
-        elif code == "unassigned-expert" and share is not None:
-            self._pool.lacks(remote, self._work.layer, share.experts)
-        else:
-            self._pool.failed(remote, error)
+        asked_for = None if share is None else (self._work.layer, share.experts)
+        hop.outcome = "busy" if self._pool.refused(remote, error, asked_for) else "failed"
+        if hop.outcome == "busy" and share is not None:
+            share.tried.discard(remote)
 
     # ---------------------------------------------------------------- when donors fail
 
-    def _again(self, share: _Share, cause: Cause, waited: int = 0) -> None:
+    def _again(self, share: Share, cause: Cause, waited: int = 0) -> None:
         """Divides a share anew."""
         self._missing -= 1
         share.done = True
         self._place(share.pairs, share.tried, cause, share.waits + waited)
 
-    async def _pursue(self, share: _Share) -> None:
+    async def _pursue(self, share: Share) -> None:
         """For experts that no donor can be asked for: the tracker, those who were busy, this machine."""
         layer = self._work.layer
         with trio.move_on_after(ASK_TRACKER_S):
             asked = await self._pool.ask_again()
-            if asked and self._somebody(share):
+            if asked and self._pool.has_any(layer, share.experts, share.tried):
                 self._again(share, "failover")
                 return
         if share.waits < MOST_WAITS:
             until = self._pool.busy_until(layer, share.experts)
             if until is not None:
                 await trio.sleep(min(max(until - trio.current_time(), 0.0), MOST_WAIT_S))
-            if until is not None or self._somebody(share):
+            if until is not None or self._pool.has_any(layer, share.experts, share.tried):
                 self._again(share, "failover", waited=1)
                 return
         try:
-            outputs = await trio.to_thread.run_sync(self._here, self._work.part(share.pairs))
+            outputs = await self._here.outputs(self._work.part(share.pairs))
         except EngineError as error:
             self._end(error)
         else:
             self.tale.local_pairs += len(share.pairs)
             self._filled(share, outputs)
-
-    def _somebody(self, share: _Share) -> bool:
-        masks = [remote.masks(self._work.layer)[0] for remote in self._pool.usable(without=share.tried)]
-        return any(mask >> expert & 1 for mask in masks for expert in share.experts)

@@ -189,8 +189,10 @@ class Session:
         """
         profile = profile_of(model.signed.manifest.root, bank.weights)
         pool = Pool(self.tracker, self.doors, profile, layout_of(bank), self._nursery)
-        if not self._alone:
+        if self.online:
             await self._nursery.start(pool.run)
+        elif not self._alone:
+            self._nursery.start_soon(pool.run)  # a tracker that was silent just now is not waited for again
         return RemoteExperts(pool, bank, rules, self._convicted)
 
     async def finish(self, experts: RemoteExperts) -> None:

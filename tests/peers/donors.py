@@ -17,7 +17,7 @@ from engine.generate import greedy
 from engine.kernels import ExpertRows
 from engine.source import DirectorySource
 from swarm.peers.audit import Conviction
-from swarm.peers.banks import layout_of, open_experts
+from swarm.peers.banks import layout_of, open_experts, warm
 from swarm.peers.doors import Doors
 from swarm.peers.executor import Bank, Executor, profile_of
 from swarm.peers.pool import Pool
@@ -179,6 +179,7 @@ async def swarm_of(
     with DirectorySource(model) as source, Engine.open(source, options) as engine:
         bank = open_experts(source, cast(Any, weights))
         bank.preload()
+        warm(bank, list(bank.layout.all()))
         convictions: list[Conviction] = []
         async with trio.open_nursery() as nursery:
             for donor in donors:

@@ -38,6 +38,16 @@ def test_the_last_resort_is_asked_only_for_what_nobody_else_holds() -> None:
     assert sorted(placed[0]) == [3, 4, 5, 6, 7]
 
 
+def test_the_last_resort_is_asked_where_all_others_are_known_to_be_much_slower() -> None:
+    every = bits(*range(8))
+    serving = Candidate(every, every, 0.01, 0.0001, last_resort=True, measured=True)
+    near = Candidate(bits(0, 1, 2), bits(0, 1, 2), 0.05, 0.0001, measured=True)
+    far = Candidate(bits(0, 1, 2), bits(0, 1, 2), 0.5, 0.0001, measured=True)
+    assert sorted(choose(EIGHT, [serving, near])[0][1]) == [0, 1, 2]
+    assert sorted(choose(EIGHT, [serving, far])[0][0]) == list(range(8))
+    assert sorted(choose(EIGHT, [serving, near, far])[0][1]) == [0, 1, 2]
+
+
 def test_equals_take_turns_and_the_slow_get_little() -> None:
     every = bits(*range(8))
     equals = [Candidate(every, every, 0.01, 0.0001) for _ in range(4)]

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -94,7 +95,8 @@ async def test_a_frozen_donor_costs_one_deadline_and_is_asked_again_when_it_move
 ) -> None:
     monkeypatch.setattr(partner, "LEAST_DEADLINE_S", 0.1)
     monkeypatch.setattr(partner, "PATIENCE", 0.0)
-    monkeypatch.setattr(pools, "FIRST_PROBE_S", 3600.0)
+    monkeypatch.setattr(pools, "FIRST_PROOF_S", 0.02)
+    monkeypatch.setattr(pools, "PROOF_S", 0.2)
     frozen = Donor(1)
     thaw = trio.Event()
 
@@ -106,19 +108,29 @@ async def test_a_frozen_donor_costs_one_deadline_and_is_asked_again_when_it_move
     async with swarm_of(
         oracle / "olmoe", [frozen, Donor(2, last_resort=True)], Rules.parse("off", 0.0)
     ) as swarm:
-        assert await swarm.tokens() == swarm.local()
-        assert frozen.asked == 4  # one deadline, and not one request more
-        assert swarm.experts.stats.failovers == 1
-        assert swarm.remote(frozen).suspended
+        right = swarm.local()
+        assert await swarm.tokens() == right
+        remote, stats = swarm.remote(frozen), swarm.experts.stats
+        for _ in range(5):
+            await trio.sleep(0.05)
+            await remote.peer.ping()  # that says nothing
+            assert await swarm.tokens() == right
+        assert remote.suspended
+        assert stats.failovers == 1  # one deadline, and not one request more
+        assert stats.by_donor[remote.name] < stats.remote_calls
+        assert 1 <= frozen.asked - 4 <= 9  # proofs, further and further apart
         thaw.set()
-        monkeypatch.setattr(pools, "FIRST_PROBE_S", 0.0)
-        swarm.remote(frozen).suspended = False
-        swarm.experts.pool.froze(swarm.remote(frozen))
-        with trio.fail_after(5):
-            while swarm.remote(frozen).suspended:  # noqa: ASYNC110 - nothing tells of it but itself
-                await trio.sleep(0.01)
-        await swarm.tokens()
-        assert frozen.asked > 4
+        await proven(remote)
+        asked = frozen.asked
+        assert await swarm.tokens() == right
+        assert frozen.asked > asked
+
+
+async def proven(remote: Any) -> None:
+    """Returns when a donor may be asked again."""
+    with trio.fail_after(30):
+        while remote.doubted:  # noqa: ASYNC110 - nothing tells of it but itself
+            await trio.sleep(0.01)
 
 
 async def test_a_late_answer_is_hedged(oracle: Path) -> None:

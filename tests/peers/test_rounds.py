@@ -1,7 +1,7 @@
 """A round whose donors are busy waits for them, and then runs the work here."""
 
 import itertools
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ import trio
 from engine.doubts import Doubts
 from engine.kernels import ExpertRows, quantize_rows
 from swarm.peers.calls import Form, Work
+from swarm.peers.here import Here
 from swarm.peers.rounds import MOST_WAIT_S, MOST_WAITS, Round
 
 WORK = Work(0, np.zeros(1, np.int32), np.zeros(1, np.int32), quantize_rows(np.ones((1, 32), np.float32)))
@@ -42,6 +43,19 @@ class NobodyFree:
         return trio.current_time() + self._busy_for_s
 
 
+class InMemory(Here):
+    """Knows every answer."""
+
+    def __init__(self) -> None:
+        super().__init__(cast(Any, None))
+
+    def holds_all(self, layer: int, experts: object) -> bool:
+        return True
+
+    def run(self, work: Work) -> ExpertRows:
+        return RIGHT
+
+
 @pytest.mark.parametrize("busy_for_s", [-0.001, 0.1, 60.0])
 async def test_busy_donors_are_waited_for_also_when_their_time_has_just_come(
     busy_for_s: float, autojump_clock: trio.testing.MockClock
@@ -51,7 +65,7 @@ async def test_busy_donors_are_waited_for_also_when_their_time_has_just_come(
     async with trio.open_nursery() as nursery:
         pool: Any = NobodyFree(nursery, busy_for_s)
         started = trio.current_time()
-        one = Round(pool, pool, Form(32, True), WORK, out, lambda work: RIGHT, None)
+        one = Round(pool, pool, Form(32, True), WORK, out, InMemory(), None)
         one.begin(np.arange(1), lambda error: done.set())
         await done.wait()
     waited_s = trio.current_time() - started

@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 import trio
 
+from engine.source import DirectorySource
 from mirror.errors import NotHere
 from swarm.demo.generated import write_checkpoint
+from swarm.peers import links
+from swarm.peers.banks import open_experts
 from swarm.peers.models import NoModels, NoSuchModel, NothingKeptHere, SeveralModels, Speed
+from swarm.peers.remote import Rules
 from swarm.peers.session import Session, join
 from swarm.peers.settings import Home, remember
 from swarm.peers.target import Target, TokenTwice, parse_target
@@ -117,6 +121,21 @@ async def test_a_swarm_that_comes_back_is_used_again(plan: Plan, place: Home) ->
                 await session.connect()
                 assert session.online
                 assert bytes(await opened.mirror.read("config.json", 0, 1)) == b"{"
+
+
+async def test_a_silent_tracker_is_waited_for_once(
+    plan: Plan, place: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lasting = replace(plan, port=lasting_port())
+    async with hosted(lasting) as host, join(parse_target(host.invite), place) as session:
+        await session.open_model()
+    monkeypatch.setattr(links, "CONNECT_S", 1.0)
+    for silent in await trio.open_tcp_listeners(lasting.port, host="127.0.0.1"):
+        async with silent, join(parse_target(host.invite), place) as session:
+            assert not session.online
+            opened = await session.open_model("model")
+            with DirectorySource(plan.model) as source, trio.fail_after(0.5):
+                await session.experts(opened, open_experts(source, "q8"), Rules())
 
 
 async def test_a_later_version_is_told_once_and_a_renewal_never(plan: Plan, place: Home) -> None:
