@@ -90,7 +90,7 @@ def _reply(engine: Engine, first: Place, second: Place, hedge: str, tokens: int,
         to_stop = remote.pool.remotes[first.key]
         reader = _Reader(engine, remote, to_stop.name)
         before = [reader.token() for _ in range(2 * tokens)][tokens:]
-        asked, deadline_s = reader.requests, to_stop.deadline_s(pairs)
+        asked, deadline_s = reader.requests, to_stop.deadline_s(pairs, alone=False)
         with _stopped(first):
             during = [reader.token()]
             at_first = reader.requests - asked

@@ -69,8 +69,6 @@ class Peer:
     def __repr__(self) -> str:
         return f"<Peer {self.name}{'' if self.is_open else ', closed'}>"
 
-    # ---------------------------------------------------------------- for callers
-
     @property
     def is_open(self) -> bool:
         """Whether requests can still be made."""
@@ -201,8 +199,6 @@ class Peer:
         """For how long bytes have waited to leave, without progress."""
         return self._outbox.stalled_s(now)
 
-    # ---------------------------------------------------------------- sending
-
     async def send(self, kind: Kind, id: int, message: Message, payload: Buffer = b"") -> Piece | None:
         """Sends a frame; returns the place of a long payload in the queue. For `answers` and this class.
 
@@ -247,8 +243,6 @@ class Peer:
 
     def _write_failed(self, error: Exception) -> None:
         self.drop("it takes its bytes too slowly" if isinstance(error, TooSlow) else words_of(error))
-
-    # ---------------------------------------------------------------- the reading task
 
     async def run(
         self,
