@@ -231,7 +231,7 @@ class Round:
                 await self._pursue(share)
             return
         if not share.done:
-            self.tale.local_pairs += len(share.pairs)
+            self.tale.quicker_pairs += len(share.pairs)
             self.tale.hedges_won += hedges
             share.took_s = trio.current_time() - started
             for attempt in list(share.running.values()):

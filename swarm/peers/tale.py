@@ -27,6 +27,8 @@ class Tale:
     hops: list[Hop] = field(default_factory=list)
     local_pairs: int = 0
     """Pairs that ran here because nobody else could."""
+    quicker_pairs: int = 0
+    """Pairs that ran here, from memory, because their donor was late or known to be much slower."""
     hedges: int = 0
     hedges_won: int = 0
     failovers: int = 0

@@ -39,7 +39,8 @@ class Trace:
         self._file: TextIO | None = path.open("w", encoding="utf-8")
 
     def write(self, layer: int, rows: int, chosen: int, ms: float, tale: Tale) -> None:
-        """One layer: `chosen` pairs ran here by choice, `fallback_pairs` because nobody else could."""
+        """One layer: `chosen` pairs ran here by choice, `quicker_pairs` because their donor was late or is much slower,
+        `fallback_pairs` because nobody else could."""
         if self._file is None:
             return
         line = {
@@ -47,6 +48,7 @@ class Trace:
             "rows": rows,
             "ms": round(ms, 3),
             "local_pairs": chosen,
+            "quicker_pairs": tale.quicker_pairs,
             "fallback_pairs": tale.local_pairs,
             "hops": [asdict(hop) | {"ms": round(hop.ms, 3)} for hop in tale.hops],
         }

@@ -17,7 +17,7 @@ function told(state) {
   if (state.link === "local") return `Models are on this machine. ${work}.`;
   const where = state.link === "online" ? `Online at ${state.address}` : `Offline: ${state.problem}`;
   const calls = state.calls ? `, ${state.remote_calls} of ${state.calls} expert calls by peers` : "";
-  return [`${where}. ${size(state.fetched_bytes)} fetched${calls}. ${work}.`, ...state.news].join(" ");
+  return [`${where}. ${size(state.fetched_bytes)} fetched${calls}. ${work}.`, ...(state.news ?? [])].join(" ");
 }
 
 export function show(state) {
