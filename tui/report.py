@@ -152,13 +152,12 @@ def stats(reply: ReplyStats) -> Table:
             ["waited", f"{format_seconds(reply.waited_s)} for the slowest donor"],
             ["hedges", f"{format_count(reply.hedges)}, {format_count(reply.hedges_won)} of them won"],
             ["failovers", format_count(reply.failovers)],
-            [
-                "drafts",
-                f"{format_count(reply.guessed_tokens)}, {format_count(reply.guessed_right)} of them right",
-            ],
             ["audits", plural(reply.audits, "answer")],
             ["bytes", _bytes(reply)],
         ]
+    if reply.guessed_tokens:
+        right = f"{format_count(reply.guessed_right)} of them right"
+        rows.append(["drafts", f"{plural(reply.guessed_tokens, 'token')}, {right}"])
     if reply.expert_hits or reply.expert_misses:
         rows.append(["memory", _memory(reply)])
     rows = rows if reply.prompt_tokens or reply.reply_tokens else []

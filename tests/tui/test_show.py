@@ -115,7 +115,9 @@ def test_stats_and_footer() -> None:
     assert rows["bytes"] == "52.0 MB down, 21.0 MB up; 333 kB and 135 kB a token"
     assert report.stats(ReplyStats()).rows == []
     assert "experts" not in dict(report.stats(ReplyStats(prompt_tokens=3)).rows)
-    assert "memory" not in rows
+    assert not {"memory", "drafts"} & set(rows)
+    drafted = ReplyStats(reply_tokens=3, guessed_tokens=12, guessed_right=9)
+    assert dict(report.stats(drafted).rows)["drafts"] == "12 tokens, 9 of them right"
     streamed = ReplyStats(
         prompt_tokens=3, expert_hits=9, expert_misses=1, expert_bytes=2_000_000, expert_wait_s=0.5
     )
