@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -51,6 +52,13 @@ class Running:
     process: subprocess.Popen[str]
     out: "queue.Queue[str]" = field(default_factory=queue.Queue)
     err: list[str] = field(default_factory=list)
+
+    def told(self, text: str, patience_s: float = 10.0) -> int:
+        """How many lines of standard error say something, as soon as one does."""
+        until = time.monotonic() + patience_s
+        while not any(text in line for line in self.err) and time.monotonic() < until:
+            time.sleep(0.02)
+        return sum(text in line for line in self.err)
 
     def event(self, name: str, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
         """The next JSON line on standard output whose "event" is `name`."""

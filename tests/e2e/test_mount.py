@@ -62,5 +62,5 @@ def test_a_new_version_of_what_is_mounted_is_told(oracle: Path, tmp_path: Path) 
                 assert renewed.event("serving")["version"] == 2
                 told = mounting.event("renewed")
                 assert (told["version"], told["mounted"]) == (2, 1)
-                assert sum("has a new version, 2" in line for line in mounting.err) == 1
+                assert mounting.told("has a new version, 2") == 1
                 assert mounting.stop() == 0

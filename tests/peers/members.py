@@ -139,6 +139,15 @@ def content(plan: Plan) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in plan.model.iterdir()}
 
 
+async def retired(report: Report, maintainer: Maintainer, root: bytes) -> None:
+    """Waits until nothing of a version is served any more."""
+    with trio.fail_after(60):
+        while root in maintainer.models and maintainer.models[root].held():
+            assert report.announcer is not None
+            report.announcer.changed()
+            await trio.sleep(0.05)
+
+
 async def followed(report: Report, maintainer: Maintainer, root: bytes, chunks: int) -> None:
     """Waits until so many chunks of a version are served."""
     with trio.fail_after(60):

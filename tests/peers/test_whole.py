@@ -21,7 +21,7 @@ from swarm.trust.identity import Identity
 from swarm.trust.manifest import CHUNK_BYTES
 from swarm.wire.holdings import IndexSet
 from tests.e2e.hosts import Plan, hosted
-from tests.peers.members import Report, content, fetched, followed, further, home_at, joined, renewed
+from tests.peers.members import Report, content, fetched, followed, further, home_at, joined, renewed, retired
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ async def test_later_versions_are_followed(plan: Plan, tmp_path: Path, disk: boo
         (plan.model / "more.bin").write_bytes(b"2" * (CHUNK_BYTES + 1))
         async with renewed(host.invite, home_at(tmp_path / "c"), plan, 3) as third:
             await followed(report, maintainer, third, chunks - 1)
-            assert not any(source.held() for root, source in maintainer.models.items() if root == second)
+            await retired(report, maintainer, second)
         served = maintainer.served.chunks
         assert await fetched(host.invite, home_at(tmp_path / "d")) == content(plan)
         assert maintainer.served.chunks > served
