@@ -101,7 +101,7 @@ class ReplyBatch:
                     events.append(Prefilled(reply, reply.state.length, reply.prompt_length))
             else:
                 reply.stats.decode_s += elapsed
-                if reply.drafter is not None and len(taking) == 1:
+                if reply.drafter is not None and len(taking) == 1 and self.experts.far:
                     reply.drafter.pace.took(len(segment.tokens), elapsed)
             if self.experts.doubts.flaw(reply.state) is None:
                 events.extend(self._advance(reply, segment, logits[row : row + rows], guesses))
