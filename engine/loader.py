@@ -64,13 +64,7 @@ class Loader:
 
     def prefetch(self, layout: ExpertLayout | None, skipped: Callable[[str], bool]) -> None:
         """Asks the source for all dense tensors at once."""
-        expert_names = expert_modules(layout, self.checkpoint)
-        names = [
-            name
-            for name in self.checkpoint.tensors
-            if not (skipped(name) or NEVER_NEEDED.fullmatch(name) or module_of(name) in expert_names)
-        ]
-        self._total = self.checkpoint.prefetch(names)
+        self._total = self.checkpoint.prefetch(dense_tensors(self.checkpoint, layout, skipped))
 
     def vector(self, ref: Ref, count: int) -> F32:
         """A norm, bias or other small vector in f32 [count]."""
@@ -270,6 +264,18 @@ SUFFIX = re.compile(
 def module_of(name: str) -> str:
     """The module a tensor belongs to: its name without what the stored format adds."""
     return SUFFIX.sub("", name)
+
+
+def dense_tensors(
+    checkpoint: Checkpoint, layout: ExpertLayout | None, skipped: Callable[[str], bool]
+) -> list[str]:
+    """The tensors that a model holds whatever becomes of its routed experts."""
+    experts = expert_modules(layout, checkpoint)
+    return [
+        name
+        for name in checkpoint.tensors
+        if not (skipped(name) or NEVER_NEEDED.fullmatch(name) or module_of(name) in experts)
+    ]
 
 
 def expert_modules(layout: ExpertLayout | None, checkpoint: Checkpoint) -> set[str]:

@@ -1,13 +1,15 @@
 """The memory that a model will take, from its headers alone."""
 
+from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 
 from engine.checkpoint import Checkpoint
 from engine.errors import EngineError
 from engine.expert_reader import ExpertReader
 from engine.experts import MatrixRef
 from engine.kernels.packing import choose
-from engine.loader import NEVER_NEEDED, expert_modules, module_of
+from engine.loader import dense_tensors, module_of
 from engine.models import family_of
 from engine.numerics import Weights
 from engine.source import Source
@@ -34,14 +36,12 @@ def needs_of(source: Source, weights: Weights) -> Needs:
     family = family_of(checkpoint.config)
     config = family.parse(checkpoint.config)
     layout = family.experts(config).stored_in(checkpoint)
+    outline = Outline(checkpoint)
     reader = ExpertReader(checkpoint, layout, weights)
     layers = [reader.shape(layer).nbytes * layout.experts_per_layer for layer in layout.layers]
-    routed, outline = expert_modules(layout, checkpoint), Outline(checkpoint)
-    modules: dict[str, int] = {}
-    for name, info in checkpoint.tensors.items():
-        module = module_of(name)
-        if module not in routed and not NEVER_NEEDED.fullmatch(name) and not family.skips(config, name):
-            modules[module] = modules.get(module, 0) + info.nbytes
+    modules: Counter[str] = Counter()
+    for name in dense_tensors(checkpoint, layout, partial(family.skips, config)):
+        modules[module_of(name)] += checkpoint.info(name).nbytes
     tied = not any(name.startswith("lm_head") for name in modules)
     dense = sum(_dense(outline, name, stored, weights, tied=tied) for name, stored in modules.items())
     return Needs(int(dense * MARGIN), sum(layers), max(layers, default=0))

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from engine.batch import WAIT_S
 from engine.cache import State
 from engine.doubts import MOST_REDOS, forward
 from engine.errors import FalsifiedTooOften
@@ -18,7 +19,6 @@ from engine.sampling import log_probabilities, top_tokens
 
 MOST_ROWS = 512  # of a piece, …
 LOGITS = 1 << 24  # … which has at most so many logits
-WAIT_S = 0.02  # how long a step without rows waits for checks
 
 
 @dataclass(frozen=True, slots=True)

@@ -266,8 +266,8 @@ class Store:
         """Removes every chunk that is neither wanted nor pinned, and what dead processes left; the bytes
         freed."""
         self._space.clear_dead()
-        stays = self._space.pins.all().union(wanted)
-        return sum(self._space.evict(kept.address) for kept in list(self.kept()) if kept.address not in stays)
+        stays = frozenset(wanted)
+        return self.evict(kept.address for kept in list(self.kept()) if kept.address not in stays)
 
     def _discard(self, address: bytes, size: int) -> None:
         self._believed.pop(address, None)

@@ -140,6 +140,8 @@ class _Desk:
             state.truncate(state.floor(shared))
         self.prefixes.trim(self.engine.experts.doubts)
         state = state or self.prefixes.take(ids) or self.engine.model.new_state()
+        # Where no token ends a reply its grammar does, and is looked at after each step: then one token a step.
+        ends_itself = bool(self.engine.stop_ids) or run.constraint is None
         reply = Reply(
             list(run.ids),
             state,
@@ -148,7 +150,7 @@ class _Desk:
             run.max_tokens,
             run.logprobs,
             run.constraint,
-            Drafter(self._pace) if self.engine.stop_ids or run.constraint is None else None,
+            Drafter(self._pace) if ends_itself else None,
         )
         self.batch.add(reply)
         self.replies[reply] = (run, ids)

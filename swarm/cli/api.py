@@ -119,7 +119,7 @@ def command(
         raise click.UsageError("--trace writes what one conversation asks; use it with `swarm chat`.")
     if api_key is not None and (not api_key.isascii() or len(api_key) < 8):
         raise click.UsageError("The API key must be at least 8 ASCII characters.")
-    here = host == "localhost" or Address(host, port).is_loopback
+    here = Address(host, port).is_loopback
     if not here and api_key is None:
         raise click.UsageError(
             f"{host} can be reached by others; protect it with --api-key-file FILE or SWARM_API_KEY."
@@ -146,9 +146,12 @@ def command(
 
 
 def _serve(
-    library: "Library", settings: "Settings", as_json: bool, renewed: "Callable[[], tuple[str, ...]]" = tuple
+    library: "Library",
+    settings: "Settings",
+    as_json: bool,
+    renewed: "Callable[[], tuple[str, ...]] | None" = None,
 ) -> None:
-    """`renewed`: what to tell, now and then, of models with a later version."""
+    """`renewed`: what to tell, now and then, of models with a later version; None: there are no versions."""
     import trio
 
     from swarm.api.server import listen, serving
@@ -157,7 +160,7 @@ def _serve(
     from swarm.errors import SwarmError
     from swarm.peers.versions import LOOK_S
 
-    async def watch() -> None:
+    async def watch(renewed: "Callable[[], tuple[str, ...]]") -> None:
         while True:
             await trio.sleep(LOOK_S)
             try:
@@ -181,7 +184,8 @@ def _serve(
             else:
                 say(f"{', '.join(names) or 'No model yet'} at {url}/v1; a page at {url}/. Ctrl-C ends it.")
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(watch)
+                if renewed is not None:
+                    nursery.start_soon(watch, renewed)
                 await run(ended.wait)
                 nursery.cancel_scope.cancel()
 

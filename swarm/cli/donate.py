@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from swarm.cli.options import HOST, SIZE, Whole, metrics_option, parse_target, swarm_options
+from swarm.cli.options import HOST, SIZE, Whole, metrics_option, parse_target, swarm_options, threads_option
 
 if TYPE_CHECKING:
     from engine.numerics import Weights
@@ -72,7 +72,7 @@ def listening_options(function: "click.decorators.FC") -> "click.decorators.FC":
     "--experts", default="auto", metavar="auto|N", help="How many experts to hold; auto: what fits."
 )
 @click.option("--ram", type=SIZE, metavar="SIZE", help="Memory for experts; by default most of what is free.")
-@click.option("--threads", type=Whole(min=1), help="By default one a core.")
+@threads_option
 @click.option(
     "--weights", type=click.Choice(["auto", "native", "q8", "q4"]), default="auto", show_default=True,
     help="Number format; those who chat must use the same.",
@@ -92,7 +92,6 @@ def compute(
     as_json: bool,
     experts: str,
     ram: int | None,
-    threads: int | None,
     weights: "Weights",
 ) -> None:
     """Run experts for others, at low priority.
@@ -101,14 +100,12 @@ def compute(
     """
     import trio
 
-    from engine.kernels import set_threads
     from swarm.cli.donating import Request, lend_compute, listening_at
     from swarm.cli.joining import where
     from swarm.peers.donor import Offer
 
     if experts != "auto" and (not experts.isdigit() or not int(experts)):
         raise click.UsageError(f"--experts is auto or a number, not {experts!r}.")
-    set_threads(threads)
     place = listening_at(listen, port, advertise, relay)
     request = Request(where(parse_target(invite, tracker), token), model, place, as_json, metrics)
     offer = Offer(ram, None if experts == "auto" else int(experts), weights)

@@ -82,11 +82,8 @@ class WholeModel:
         refused: SwarmError | OSError | None = None
         try:
             await self._follow()
-        except (
-            SwarmError,
-            OSError,
-        ) as error:  # the version before is kept whole, whatever is wrong with the later
-            refused = error
+        except (SwarmError, OSError) as error:
+            refused = error  # the version before is kept whole, whatever is wrong with the later
         root = self._model.signed.manifest.root
         if root not in self._maintainer.models:
             await self._begin(announcer)
