@@ -64,9 +64,9 @@ def test_a_model_is_used_while_others_are_loaded() -> None:
 
         async with trio.open_nursery() as nursery:
             try:
-                for listed in (b, b, c):
+                for listed in (b, b, c):  # one after another: tasks that start together start in any order
                     nursery.start_soon(load, listed)
-                await trio.testing.wait_all_tasks_blocked()
+                    await trio.testing.wait_all_tasks_blocked()
                 with trio.fail_after(5):
                     async with shelf.use(a):
                         pass
