@@ -46,6 +46,7 @@ from tui.views import ModelView
 
 T = TypeVar("T")
 
+_LOOK_S = 1.0  # after which what is waited for is shown
 _SUMMARIES = {
     "help": "what can be written here",
     "edit": "take the last question back and print it, to be sent again",
@@ -151,7 +152,15 @@ class Lines:
 
         threading.Thread(target=work, name="swarm-compute", daemon=True).start()
         with stopping(self._backend.stop):
-            while (event := events.get()) is not None:
+            while True:
+                try:
+                    event = events.get(timeout=_LOOK_S)
+                except queue.Empty:
+                    if self._phase and (waiting := self._backend.waiting()) is not None:
+                        self._progress(waiting)
+                    continue
+                if event is None:
+                    break
                 if isinstance(event, BaseException):
                     raise event
                 self._show_event(event)

@@ -6,6 +6,8 @@ import io
 import json
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,12 @@ import pytest
 from swarm.peers.settings import remember
 from tests.tui.fakes import MODELS, STATS, FakeBackend
 from tests.tui.harmless import harmless
+from tui.backend import Ask
 from tui.conversation import Shelf
 from tui.lines import run
 from tui.messages import (
     EndReason,
+    Event,
     Failed,
     Finished,
     Notice,
@@ -207,3 +211,22 @@ def test_the_line_mode_imports_neither_textual_nor_the_engine() -> None:
     code = f"import sys, tui.lines; print([n for n in {names} if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_what_a_reply_waits_for_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tui.lines._LOOK_S", 0.01)
+    backend = Pausing([[Progress(Phase.PREFILL), Text("Hello."), Finished(EndReason.END, STATS)]])
+    backend.held_up = Progress(Phase.COMPILING)
+    _, output, errors = chat(home, "Hi", backend=backend)
+    assert output == "Hello.\n"
+    assert errors.splitlines().count("compiling kernels") == 1
+
+
+class Pausing(FakeBackend):
+    """Takes a moment before each event of a reply but the first."""
+
+    def ask(self, request: Ask) -> Iterator[Event]:
+        """See `FakeBackend`."""
+        for event in super().ask(request):
+            yield event
+            time.sleep(0.1)
