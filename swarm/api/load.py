@@ -5,8 +5,16 @@ import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
+
+from swarm.errors import SwarmError
 
 PATIENCE_S = 600.0
+
+
+class Refused(SwarmError):
+    """The server that is measured refused a request: {reason}. Change the benchmark's settings that ask for it, such as
+    --expert-ram, --prompt or --tokens."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +31,7 @@ class Streamed:
 
 
 def streams(address: tuple[str, int], bodies: list[bytes]) -> list[Streamed]:
-    """Asks for streamed text completions, all at once; OSError or ValueError when one is refused."""
+    """Asks for streamed text completions, all at once. Refused, OSError."""
     with ThreadPoolExecutor(len(bodies)) as pool:
         return list(pool.map(lambda body: _stream(address, body), bodies))
 
@@ -32,14 +40,34 @@ def _stream(address: tuple[str, int], body: bytes) -> Streamed:
     link = http.client.HTTPConnection(*address, timeout=PATIENCE_S)
     try:
         began_s, tokens = time.perf_counter(), []
-        link.request("POST", "/v1/completions", body, {"content-type": "application/json"})
-        answer = link.getresponse()
+        answer = _asked(link, body)
         if answer.status != 200:
-            raise ValueError(answer.read(1000).decode("utf-8", "replace"))
+            raise _refused(json.loads(answer.read()))
         for line in answer:
             came_s = time.perf_counter()
-            if line.startswith(b"data: {") and json.loads(line[6:])["choices"][0]["text"]:
+            if not line.startswith(b"data: {"):
+                continue
+            event = json.loads(line[6:])
+            if "error" in event:
+                raise _refused(event)
+            if event["choices"][0]["text"]:
                 tokens.append(came_s)
         return Streamed(began_s, tuple(tokens))
     finally:
         link.close()
+
+
+def _asked(link: http.client.HTTPConnection, body: bytes) -> http.client.HTTPResponse:
+    """The answer to a request, of which the server need not have read all."""
+    try:
+        link.request("POST", "/v1/completions", body, {"content-type": "application/json"})
+    except (BrokenPipeError, ConnectionResetError) as cut:
+        try:
+            return link.getresponse()
+        except (OSError, http.client.HTTPException):
+            raise cut from None
+    return link.getresponse()
+
+
+def _refused(document: Any) -> Refused:
+    return Refused(reason=document["error"]["message"].rstrip("."))
