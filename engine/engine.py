@@ -99,6 +99,11 @@ class Engine:
         return self._tokenizer
 
     @property
+    def has_tokenizer(self) -> bool:
+        """Whether text can be given to the model; token ids always can."""
+        return self._tokenizer is not None
+
+    @property
     def template(self) -> ChatTemplate:
         """The model's chat template; TemplateError when it has none."""
         if self._template is None:

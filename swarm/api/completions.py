@@ -27,14 +27,16 @@ async def _whole(wish: TextWish, replies: Replies) -> Document:
     echoes = _echoes(replies, wish)
     texts = list(echoes)
     chances: list[list[Chance]] = [[] for _ in echoes]
+    tokens: list[list[int]] = [[] for _ in echoes]
     finishes: list[str | None] = [_first_finish(wish) for _ in echoes]
     async for event in replies:
         match event:
             case Told(number, delta):
                 texts[number] += delta.text
                 chances[number] += delta.chances
+                tokens[number] += delta.tokens
             case Anew(number):
-                texts[number], chances[number] = echoes[number], []
+                texts[number], chances[number], tokens[number] = echoes[number], [], []
             case Finished(number, finish):
                 finishes[number] = finish
     return {
@@ -48,6 +50,7 @@ async def _whole(wish: TextWish, replies: Replies) -> Document:
                     _prompt_logprobs(replies, wish, number),
                     _logprobs(replies, wish, chances[number], place),
                 ),
+                _token_ids(replies, tokens[number]),
             )
             for number, (text, place) in enumerate(zip(texts, _places(replies, echoes), strict=True))
         ],
@@ -60,10 +63,11 @@ async def _stream(wish: TextWish, replies: Replies, stream: EventStream) -> list
     chunks = Chunks(replies, wish.common, "cmpl", "text_completion")
     echoes = _echoes(replies, wish)
     places = _places(replies, echoes)
+    no_ids, finish_now = _token_ids(replies, ()), _first_finish(wish)
     if wish.echo:
         await stream.send(
             *(
-                chunks.of(_choice(number, echo, _first_finish(wish), _prompt_logprobs(replies, wish, number)))
+                chunks.of(_choice(number, echo, finish_now, _prompt_logprobs(replies, wish, number), no_ids))
                 for number, echo in enumerate(echoes)
             )
         )
@@ -71,14 +75,22 @@ async def _stream(wish: TextWish, replies: Replies, stream: EventStream) -> list
         match event:
             case Told(number, delta):
                 logprobs = _logprobs(replies, wish, delta.chances, places[number])
-                await stream.send(chunks.of(_choice(number, delta.text, None, logprobs)))
+                ids = _token_ids(replies, delta.tokens)
+                await stream.send(chunks.of(_choice(number, delta.text, None, logprobs, ids)))
             case Finished(number, finish):
-                await stream.send(chunks.of(_choice(number, "", finish)))
+                await stream.send(chunks.of(_choice(number, "", finish, None, no_ids)))
     return chunks.last()
 
 
-def _choice(number: int, text: str, finish: str | None = None, logprobs: Any = None) -> Document:
-    return {"index": number, "text": text, "logprobs": logprobs, "finish_reason": finish}
+def _choice(
+    number: int, text: str, finish: str | None = None, logprobs: Any = None, ids: Document | None = None
+) -> Document:
+    return {"index": number, "text": text, "logprobs": logprobs, "finish_reason": finish, **(ids or {})}
+
+
+def _token_ids(replies: Replies, tokens: Sequence[int]) -> Document:
+    """The reply itself where it does not read as text, in the field that vLLM has for it."""
+    return {} if replies.engine.has_tokenizer else {"token_ids": list(tokens)}
 
 
 def _places(replies: Replies, echoes: Sequence[str]) -> list[Places]:

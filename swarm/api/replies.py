@@ -200,11 +200,12 @@ class Replies:
         return after
 
 
-def _sum(deltas: Sequence[Delta]) -> tuple[str, str, int, list[Chance]]:
+def _sum(deltas: Sequence[Delta]) -> tuple[str, str, int, list[Chance], list[int]]:
     """All that some deltas tell; calls are only counted, for each has an id of its own."""
     return (
         "".join(delta.text for delta in deltas),
         "".join(delta.thought for delta in deltas),
         sum(delta.call is not None for delta in deltas),
         [chance for delta in deltas for chance in delta.chances],
+        [token for delta in deltas for token in delta.tokens],
     )

@@ -18,7 +18,7 @@ from swarm.api.constraint import Followed, compile_schema
 from swarm.api.errors import bad
 from swarm.api.metrics import Metrics
 from swarm.api.post import Post
-from swarm.api.prompts import chat_prompt, text_prompt
+from swarm.api.prompts import chat_prompt, text_prompts
 from swarm.api.readings import Reading
 from swarm.api.replies import Replies
 from swarm.api.scheduler import Run, Scheduler
@@ -64,9 +64,7 @@ class Service:
     async def text(self, wish: TextWish) -> AsyncIterator[Replies]:
         """The continuations of texts. ApiError, EngineError, SwarmError, OSError: it cannot be answered."""
         async with self._admitted(wish.common, len(wish.prompts) * wish.common.choices) as model:
-            prompts = [
-                await trio.to_thread.run_sync(text_prompt, model.engine, prompt) for prompt in wish.prompts
-            ]
+            prompts = await trio.to_thread.run_sync(text_prompts, model.engine, wish)
 
             def transcript() -> Transcript:
                 return Transcript(model.engine, wish.common.stop)

@@ -10,6 +10,7 @@ from engine.scores import Score
 from engine.thinking import Channels, Thinking, thinking
 from swarm.api.harmony import Harmony
 from swarm.api.scheduler import Ended, Grown
+from swarm.api.spelling import spelling, token_name
 from swarm.api.toolcalls import Calls, ForcedCall, Piece, ToolCalls
 from swarm.api.toolformats import TOKENS, Schemas, ToolCall
 
@@ -28,12 +29,13 @@ class Chance:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What came next."""
+    """What came next. `tokens`: those that read as nothing, as the model has no tokenizer."""
 
     text: str = ""
     thought: str = ""
     call: ToolCall | None = None
     chances: tuple[Chance, ...] = ()
+    tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,8 @@ class Transcript:
         prompt: str | None = None,
         rules: CallRules | None = None,
     ) -> None:
-        self._stream = engine.tokenizer.stream()
+        self._stream = spelling(engine).stream()
+        self._readable = engine.has_tokenizer
         self._sorter: Thinking | Harmony | None = None
         self._stops = StopTexts(stops)
         self._calls: Calls | None = None
@@ -85,6 +88,9 @@ class Transcript:
         self.tokens += 1
         if event.logprob is not None:
             self._chances.append(Chance(event.token, event.logprob, event.alternatives))
+        if not self._readable:
+            yield self._delta(tokens=(event.token,))
+            return
         text = self._marks.get(event.token) or self._stream.push(event.token)
         pieces: Iterable[tuple[Piece, bool]] = [(text, False)]
         if self._sorter is not None:
@@ -141,9 +147,15 @@ class Transcript:
             yield self._delta()
         self.finish = "tool_calls" if self._called and finish == "stop" else finish
 
-    def _delta(self, text: str = "", thought: str = "", call: ToolCall | None = None) -> Delta:
+    def _delta(
+        self,
+        text: str = "",
+        thought: str = "",
+        call: ToolCall | None = None,
+        tokens: tuple[int, ...] = (),
+    ) -> Delta:
         chances, self._chances = tuple(self._chances), []
-        return Delta(text, thought, call, chances)
+        return Delta(text, thought, call, chances, tokens)
 
 
 def special_marks(engine: Engine) -> Mapping[int, str]:
@@ -161,8 +173,8 @@ class Places:
     control tokens are part where it spells them."""
 
     def __init__(self, engine: Engine, start: int, prompt: str = "") -> None:
-        self._tokenizer = engine.tokenizer
-        self._stream = engine.tokenizer.stream()
+        self._spelling = spelling(engine)
+        self._stream = self._spelling.stream()
         self._next = start
         self._prompt = prompt
 
@@ -170,8 +182,8 @@ class Places:
         """Where one more token begins."""
         place = self._next
         self._next += len(self._stream.push(token))
-        if self._tokenizer.is_special(token):
-            mark = self._tokenizer.text_of(token)
+        if self._spelling.is_special(token):
+            mark = self._spelling.text_of(token)
             self._next += len(mark) if self._prompt.startswith(mark, place) else 0
         return place
 
@@ -205,15 +217,6 @@ def text_chances(engine: Engine, chances: Sequence[Chance | Score], places: Plac
         ],
         "text_offset": [places.next(chance.token) for chance in chances],
     }
-
-
-def token_name(engine: Engine, token: int) -> str:
-    """A token as text; as bytes, as OpenAI writes them, where it holds part of a character."""
-    octets = engine.tokenizer.bytes_of(token)
-    try:
-        return octets.decode()
-    except UnicodeDecodeError:
-        return "bytes:" + "".join(f"\\x{octet:02x}" for octet in octets)
 
 
 def _alternatives(engine: Engine, chance: Chance | Score) -> dict[str, float]:

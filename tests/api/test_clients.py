@@ -15,7 +15,7 @@ from engine.engine import Engine
 from engine.generate import generate, logits
 from engine.reply import Reply
 from engine.sampling import Sampling, log_probabilities, top_tokens
-from swarm.api.transcript import token_name
+from swarm.api.spelling import token_name
 from tests.api.stage import api_process, idle, until
 from tests.engine.reference import opened
 

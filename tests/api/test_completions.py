@@ -97,10 +97,50 @@ def test_tokens_that_are_part_of_a_character(library: Scripts, url: str) -> None
     assert made["tokens"][0].startswith("bytes:\\x")
 
 
-def test_a_model_without_a_tokenizer(url: str) -> None:
-    for prompt in ("x", [1, 2, 3]):
-        answer = ask(url, {"model": "bare", "prompt": prompt, "max_tokens": 1}, PATH)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "no_tokenizer")
+def test_a_model_without_a_tokenizer_goes_on_from_token_ids(library: Scripts, url: str) -> None:
+    completed(url, "x")  # the model beside it, whose tokenizer the ids are made with
+    tokenizer = library.engines["m"].tokenizer
+    asked, said = tokenizer.encode_prompt(turn("hi")), tokenizer.encode(SAID)
+    made = completed(url, [asked, asked], model="bare", logprobs=2)
+    for choice in made["choices"]:
+        assert (choice["text"], choice["finish_reason"]) == ("", "stop")
+        assert choice["token_ids"][: len(said)] == said
+        names = choice["logprobs"]["tokens"]
+        assert names == [f"token_id:{ident}" for ident in choice["token_ids"]]
+        assert all(
+            name in likely for name, likely in zip(names, choice["logprobs"]["top_logprobs"], strict=True)
+        )
+        assert set(choice["logprobs"]["text_offset"]) == {0}
+    assert made["usage"]["completion_tokens"] == 2 * len(made["choices"][0]["token_ids"])
+    pieces = streamed(url, asked, model="bare", logprobs=2)
+    assert [ident for piece in pieces for ident in piece["token_ids"]] == made["choices"][0]["token_ids"]
+    assert [name for piece in pieces if piece["logprobs"] for name in piece["logprobs"]["tokens"]] == names
+    assert "token_ids" not in completed(url, asked)["choices"][0]
+
+
+def test_the_prompt_of_a_model_without_a_tokenizer_has_probabilities(url: str) -> None:
+    choice = completed(url, [1, 2, 3], model="bare", max_tokens=0, echo=True, logprobs=1)["choices"][0]
+    assert (choice["text"], choice["token_ids"]) == ("", [])
+    assert choice["logprobs"]["tokens"] == ["token_id:1", "token_id:2", "token_id:3"]
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"prompt": "x"}, "prompt"),
+        ({"prompt": [[1], "x"]}, "prompt"),
+        ({"prompt": [1], "stop": ["x"]}, "stop"),
+        ({"messages": [{"role": "user", "content": "x"}]}, "messages"),
+    ],
+)
+def test_what_takes_a_tokenizer_is_refused_where_there_is_none(
+    url: str, body: dict[str, Any], param: str
+) -> None:
+    path = "/v1/chat/completions" if "messages" in body else PATH
+    answer = ask(url, {"model": "bare", **body}, path)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (400, "no_tokenizer", param)
+    assert "tokenizer.json" in error["message"]
 
 
 def test_a_prompt_that_is_too_long_is_named(url: str) -> None:
