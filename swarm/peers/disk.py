@@ -18,7 +18,7 @@ from swarm.peers.maintainer import Maintainer
 from swarm.peers.models import OpenModel
 from swarm.peers.room import find_room
 from swarm.peers.session import Session
-from swarm.peers.stored import StoredChunks, fetch_into, files_of
+from swarm.peers.stored import Losses, StoredChunks, fetch_into, files_of
 from swarm.wire.holdings import EMPTY, IndexSet
 from swarm.wire.messages.tracker import AssignChunks, Assigned, HeartbeatSeen
 
@@ -37,8 +37,7 @@ class DiskDonor:
         self._size_bytes = size_bytes
         self._capacity = chunks_within(size_bytes)
         self._assigned = EMPTY
-        self._announcer: Announcer | None = None
-        self._less = trio.Event()
+        self._losses = Losses(self._show_losses)
         self._lent: Lent
         self.lending = lending
         self.chunks = self._stored(model)
@@ -60,9 +59,9 @@ class DiskDonor:
 
     async def run(self, announcer: Announcer, seen: trio.MemoryReceiveChannel[HeartbeatSeen]) -> None:
         """Keeps what the tracker assigns, until cancelled."""
-        self._announcer = announcer
+        self._losses.announce_with(announcer)
         announcer.held[self._root] = self.chunks.held
-        await keep_settled(partial(self._settle, announcer), self.lending, seen, self._until_less)
+        await keep_settled(partial(self._settle, announcer), self.lending, seen, self._losses.wait)
 
     async def _settle(self, announcer: Announcer) -> None:
         await self._follow(announcer)
@@ -113,19 +112,10 @@ class DiskDonor:
         return IndexSet.of(index for index in range(tree.chunk_count) if tree.chunk(index).address in here)
 
     def _stored(self, model: OpenModel) -> StoredChunks:
-        tell = partial(trio.from_thread.run_sync, self._told_of_less)
-        return StoredChunks(model.mirror.tree, model.mirror.store, tell)
+        return StoredChunks(model.mirror.tree, model.mirror.store, self._losses.note)
 
-    def _told_of_less(self) -> None:
-        """A chunk was lost: it is announced no more, and fetched again."""
-        self._less.set()
+    def _show_losses(self) -> None:
         self.lending.now(state=self._state, ready=len(self.chunks.ready))
-        if self._announcer is not None:
-            self._announcer.changed()
-
-    async def _until_less(self) -> None:
-        await self._less.wait()
-        self._less = trio.Event()
 
     @property
     def _state(self) -> str:

@@ -85,6 +85,42 @@ class StoredChunks:
         self._on_lost()
 
 
+class Losses:
+    """Chunks that are lost while they are served: they are announced no more at once, and whoever waits for that
+    fetches them again.
+
+    show: tells the owner what is served now.
+    """
+
+    def __init__(self, show: Callable[[], None]) -> None:
+        self._show = show
+        self._announcer: Announcer | None = None
+        self._some = trio.Event()
+
+    def announce_with(self, announcer: Announcer) -> None:
+        """From now on a tracker is told."""
+        self._announcer = announcer
+
+    def note(self) -> None:
+        """Some were lost. Called in the thread that read them; trio's must be another."""
+        trio.from_thread.run_sync(self._note)
+
+    async def wait(self) -> None:
+        """Returns when some were lost since it last did."""
+        await self._some.wait()
+        self._some = trio.Event()
+
+    def announce(self) -> None:
+        """Has the tracker told what is held now, once there is one."""
+        if self._announcer is not None:
+            self._announcer.changed()
+
+    def _note(self) -> None:
+        self._some.set()
+        self._show()
+        self.announce()
+
+
 def files_of(store: Store) -> dict[bytes, int]:
     """The sizes of a store's files by address. Blocks."""
     return {kept.address: kept.bytes for kept in store.kept()}

@@ -21,7 +21,7 @@ from swarm.peers.maintainer import DirectoryChunks, Maintainer, watch
 from swarm.peers.models import OpenModel
 from swarm.peers.room import find_room
 from swarm.peers.session import Session
-from swarm.peers.stored import StoredChunks, fetch_into, files_of
+from swarm.peers.stored import Losses, StoredChunks, fetch_into, files_of
 from swarm.trust.manifest import Manifest
 from swarm.wire.holdings import IndexSet
 from swarm.wire.messages.tracker import HeartbeatSeen
@@ -53,8 +53,7 @@ class WholeModel:
         self._looked_at = b""
         self._replaced: list[Manifest] = []
         """Earlier versions that are served until the one after them is here."""
-        self._less = trio.Event()
-        self._announcer: Announcer | None = None
+        self._losses = Losses(self._show_losses)
         self.lending = lending
 
     async def open(self) -> None:
@@ -69,14 +68,13 @@ class WholeModel:
 
     async def run(self, announcer: Announcer, seen: trio.MemoryReceiveChannel[HeartbeatSeen]) -> None:
         """Serves, and follows the model's later versions, until cancelled."""
-        self._announcer = announcer
+        self._losses.announce_with(announcer)
         await keep_settled(partial(self._settle, announcer), self.lending, seen, self._watch)
 
     async def _watch(self) -> None:
         if self._copied is not None:
             await watch(self._copied)
-        await self._less.wait()
-        self._less = trio.Event()
+        await self._losses.wait()
 
     async def _settle(self, announcer: Announcer) -> None:
         refused: SwarmError | OSError | None = None
@@ -120,8 +118,7 @@ class WholeModel:
         wanted = {tree.chunk(index).address for index in range(tree.chunk_count)}
         await trio.to_thread.run_sync(store.pin, _pin(manifest), wanted)
         if self._chunks is None or self._content != manifest.content:
-            tell = partial(trio.from_thread.run_sync, self._told_of_less)
-            self._chunks, self._content = StoredChunks(tree, store, tell), manifest.content
+            self._chunks, self._content = StoredChunks(tree, store, self._losses.note), manifest.content
         self._maintainer.models[manifest.root] = self._chunks
         announcer.held[manifest.root] = self._chunks.held
 
@@ -148,13 +145,9 @@ class WholeModel:
                 announcer.changed()
             await trio.to_thread.run_sync(self._model.mirror.store.unpin, _pin(before))
 
-    def _told_of_less(self) -> None:
-        """A chunk was lost: it is announced no more, and fetched again."""
-        self._less.set()
+    def _show_losses(self) -> None:
         if self._chunks is not None:
             self.lending.now(state="fetching", ready=len(self._chunks.ready))
-        if self._announcer is not None:
-            self._announcer.changed()
 
     async def _look_at(self, manifest: Manifest) -> None:
         """Tells the owner what chats with this version will trip over. Only its operator can mend it."""
@@ -172,8 +165,7 @@ class WholeModel:
         """A file of the copy changed: it is served no more, and the owner is told."""
         ready = len(self._copied.held()) if self._copied else 0
         self.lending.now(ready=ready, problem=f"{path} changed and is not served any more")
-        if self._announcer is not None:
-            self._announcer.changed()
+        self._losses.announce()
 
     async def _checked(self, directory: Path, manifest: Manifest) -> DirectoryChunks:
         """The directory's chunks, once they are known to be those of the manifest."""
