@@ -28,17 +28,20 @@ class Quota:
 
     def take(self, source: Hashable, now_s: float, tokens: float = 1.0) -> float:
         """Takes tokens and returns 0, or takes none and returns the seconds after which to ask again."""
-        left, then_s = self._buckets.pop(source, (self._rate.burst, now_s))
-        left = min(self._rate.burst, left + max(0.0, now_s - then_s) * self._rate.per_second)
-        wait_s = 0.0
-        if left >= tokens:
-            left -= tokens
-        else:
-            wait_s = (tokens - left) / self._rate.per_second
-        self._buckets[source] = (left, max(then_s, now_s))
+        left, wait_s = self._left(source, now_s), self.wait_s(source, now_s, tokens)
+        _, then_s = self._buckets.pop(source, (left, now_s))
+        self._buckets[source] = (left if wait_s else left - tokens, max(then_s, now_s))
         if len(self._buckets) > self._most_sources:
             self._buckets.popitem(last=False)
         return wait_s
+
+    def wait_s(self, source: Hashable, now_s: float, tokens: float = 1.0) -> float:
+        """The seconds after which there will be so many tokens; takes none."""
+        return max(0.0, tokens - self._left(source, now_s)) / self._rate.per_second
+
+    def _left(self, source: Hashable, now_s: float) -> float:
+        left, then_s = self._buckets.get(source, (self._rate.burst, now_s))
+        return min(self._rate.burst, left + max(0.0, now_s - then_s) * self._rate.per_second)
 
 
 class Pace:
@@ -67,9 +70,16 @@ class Quotas:
         self._a_network = Quota(a_network)
 
     def take(self, key: Hashable, network: str | None, now_s: float) -> float:
-        """Takes a token from each bucket that has one; returns 0, or the seconds after which both have."""
-        wait_s = self._a_key.take(key, now_s)
-        return wait_s if network is None else max(wait_s, self._a_network.take(network, now_s))
+        """Takes a token from each bucket and returns 0; or takes none, so that who is refused uses up nobody's share,
+        and returns the seconds after which both have one."""
+        wait_s = self._a_key.wait_s(key, now_s)
+        if network is not None:
+            wait_s = max(wait_s, self._a_network.wait_s(network, now_s))
+        if not wait_s:
+            self._a_key.take(key, now_s)
+            if network is not None:
+                self._a_network.take(network, now_s)
+        return wait_s
 
 
 class Paces:

@@ -37,7 +37,7 @@ from tracker.catalogue import Catalogue
 from tracker.clock import Clock, SystemClock
 from tracker.judge import Judge, Verifier
 from tracker.publish import Publishing
-from tracker.quota import Paces, Quota, Quotas, Rate
+from tracker.quota import Paces, Quotas, Rate
 from tracker.reach import DialBack, Reach, dial_back_with, find_reach, plain
 from tracker.registry import Limits, Registry, bounded_network
 from tracker.relay import Relay, RelayLimits
@@ -99,8 +99,7 @@ class Tracker:
         self._clock = clock
         self._dial_back = dial_back
         self._requests = Quotas(options.requests_a_key, options.requests_a_network)
-        self._registrations = Quota(options.registrations_a_key)
-        self._registrations_a_network = Quota(options.registrations_a_network)
+        self._registrations = Quotas(options.registrations_a_key, options.registrations_a_network)
         self._dialling = 0
         self._work = Paces(options.work_a_key, options.work_a_network)
         self._read = Paces(options.read_a_key, options.read_a_network)
@@ -168,9 +167,7 @@ class Tracker:
         """Where a peer was found to be reachable. Busy when it, or everybody, had too much dialled."""
         now_s = self._clock.monotonic_s()
         wait_s = DIALLING_HINT_S if self._dialling >= MOST_DIALLING else 0.0
-        wait_s = wait_s or self._registrations.take(caller.key, now_s)
-        if not wait_s and (network := bounded_network(caller.address)) is not None:
-            wait_s = self._registrations_a_network.take(network, now_s)
+        wait_s = wait_s or self._registrations.take(caller.key, bounded_network(caller.address), now_s)
         if wait_s:
             raise Busy(what="The tracker", retry_after_s=round(wait_s, 1))
         if caller.address is None and not message.addresses:

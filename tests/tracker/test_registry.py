@@ -5,7 +5,7 @@ import pytest
 from swarm.wire.address import Address, parse_address
 from swarm.wire.keys import PeerKey
 from swarm.wire.messages.tracker import Contact
-from tracker.quota import Quota, Rate
+from tracker.quota import Quota, Quotas, Rate
 from tracker.registry import LOOPBACK, Limits, NotRegistered, OutOfOrder, Registry, TooManyPeers, network_of
 
 LIMITS = Limits(peers=5, peers_per_network=2, lifetime_s=60, heartbeat_s=20)
@@ -124,3 +124,14 @@ def test_a_quota_fills_with_time_and_is_bounded_in_memory() -> None:
     assert quota.take("a", 0.2) > 0
     quota.take("c", 1)
     assert len(quota) == 2
+
+
+def test_a_key_and_its_network_pay_together_or_not_at_all() -> None:
+    quotas = Quotas(Rate(per_second=1, burst=2), Rate(per_second=0.5, burst=3))
+    assert [quotas.take("a", "net", 0) for _ in range(2)] == [0, 0]
+    assert quotas.take("a", "net", 0) == 1
+    assert quotas.take("b", "net", 0) == 0  # what was refused to its neighbour took nothing
+    assert quotas.take("b", "net", 0) == 2
+    assert quotas.take("b", None, 0) == 0  # nor of its own
+    assert quotas.take("b", None, 0) == 1
+    assert quotas.take("a", "net", 2) == 0

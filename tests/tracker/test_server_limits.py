@@ -44,9 +44,10 @@ async def test_requests_and_registrations_are_rationed() -> None:
         caller, neighbour = here.caller(1), here.caller(2, place(1))
         for _ in range(5):
             await caller.ask(ListModels())
-        with pytest.raises(Busy):
-            await caller.ask(ListModels())
-        for _ in range(2):
+        for _ in range(3):
+            with pytest.raises(Busy):
+                await caller.ask(ListModels())
+        for _ in range(3):
             await neighbour.ask(ListModels())
         with pytest.raises(Busy):
             await neighbour.ask(ListModels())
@@ -127,6 +128,21 @@ async def test_registrations_of_a_network_and_dials_under_way_are_bounded(
         monkeypatch.setattr(server, "MOST_DIALLING", 0)
         with pytest.raises(Busy):
             await here.peer(6, place(600))
+
+
+async def test_who_is_refused_to_register_uses_up_nobodys_share() -> None:
+    options = Options(registrations_a_key=Rate(0.1, 1), registrations_a_network=Rate(0.1, 2))
+    async with world(options) as here:
+        await here.peer(1, place(1))
+        for _ in range(5):
+            with pytest.raises(Busy):  # by its own quota
+                await here.peer(1, place(1))
+        await here.peer(2, place(2))
+        for number in (3, 3, 4):
+            with pytest.raises(Busy):  # by the network's
+                await here.peer(number, place(3))
+        here.clock.now_s += 10
+        await here.peer(3, place(3))
 
 
 async def test_hostile_holdings_are_typed_errors_and_change_nothing() -> None:
