@@ -12,12 +12,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from engine.arrays import F32, I32, Flags
+from engine.arrays import F32, I32, Array, Flags
 from engine.cache import State
 from engine.errors import ContextFull, UnknownFamily
 from engine.experts import ExpertLayout, Experts
@@ -53,6 +54,10 @@ class Segment:
     logits: Literal["none", "last", "all"] = "last"
 
 
+def _joined(arrays: Sequence[Array]) -> Array:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
 class Batch:
     """The rows of one forward pass: the tokens of all its segments, one below the other.
 
@@ -65,26 +70,29 @@ class Batch:
         self.segments = segments
         self.states = [segment.state for segment in segments]
         counts = [len(segment.tokens) for segment in segments]
-        ends = np.cumsum(counts).tolist() if counts else []
+        ends = list(accumulate(counts))
         self.slices = [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
-        self.tokens: I32 = np.concatenate([np.asarray(segment.tokens, np.int32) for segment in segments])
-        self.positions: I32 = np.concatenate(
+        self.tokens: I32 = _joined([np.asarray(segment.tokens, np.int32) for segment in segments])
+        starts = [state.length for state in self.states]
+        self.positions: I32 = _joined(
             [
-                np.arange(state.length, state.length + count, dtype=np.int32)
-                for state, count in zip(self.states, counts, strict=True)
+                np.arange(start, start + count, dtype=np.int32)
+                for start, count in zip(starts, counts, strict=True)
             ]
         )
-        self.furthest = int(self.positions.max()) if len(self.positions) else 0
-        self.stretched: Flags = np.repeat([state.stretched for state in self.states], counts)
-        self.wanted = np.array(
-            [
-                row
-                for segment, rows in zip(segments, self.slices, strict=True)
-                for row in range(rows.start, rows.stop)
-                if segment.logits == "all" or (segment.logits == "last" and row == rows.stop - 1)
-            ],
-            np.intp,
+        self.furthest = max(
+            (start + count - 1 for start, count in zip(starts, counts, strict=True)), default=0
         )
+        self.stretched: Flags = _joined(
+            [np.full(count, state.stretched) for state, count in zip(self.states, counts, strict=True)]
+        )
+        wanted: list[int] = []
+        for segment, rows in zip(segments, self.slices, strict=True):
+            if segment.logits == "all":
+                wanted.extend(range(rows.start, rows.stop))
+            elif segment.logits == "last":
+                wanted.append(rows.stop - 1)
+        self.wanted = np.array(wanted, np.intp)
 
     def __len__(self) -> int:
         return len(self.tokens)
