@@ -101,6 +101,9 @@ class NoExperts:
         """See `engine.experts.Experts`."""
         return lambda: np.zeros_like(rows)
 
+    def local_bank(self) -> None:
+        """See `engine.experts.Experts`."""
+
     def prefetch(self, layer: int, ids: I32) -> None:
         """Nothing to fetch."""
 

@@ -6,18 +6,20 @@ A family's file says what its layers are.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, cast
 
 import numpy as np
 
 from engine.arrays import F32
-from engine.cache import Part, State
+from engine.cache import KeyValue, Part, State
 from engine.experts import Experts
+from engine.kernels import Angles, RowLayer
 from engine.layers import DenseMLP, Norm
 from engine.loader import Loader
 from engine.models import Batch, Model
 from engine.rotary import Rotary
 from engine.router import Router
+from engine.single import SingleRow
 
 
 class Sizes(Protocol):
@@ -84,6 +86,11 @@ class Block(FeedForward, ABC):
     def attend(self, x: F32, batch: Batch, rotary: Rotary, angles: tuple[F32, F32]) -> F32:
         """x [N, hidden] plus what attention makes of it."""
 
+    def one_row(self) -> RowLayer | None:
+        """What the layer is made of, where that is attention and experts alone, as kernels take a single row through
+        several; None where they cannot."""
+        return None
+
 
 L = TypeVar("L")
 C = TypeVar("C", bound=Sizes)
@@ -121,6 +128,7 @@ class Decoder(Frame[Block]):
     ) -> None:
         self.rotary, self.switches_at = rotary, rotary.switches_at
         super().__init__(config, load, partial(layer, config, load))
+        self._single = SingleRow([layer.one_row() for layer in self.layers])
 
     def new_state(self) -> State:
         return State([layer.new_part(self.cache_dtype) for layer in self.layers])
@@ -128,9 +136,21 @@ class Decoder(Frame[Block]):
     def run(self, batch: Batch, experts: Experts) -> F32:
         x = self.embedding(batch.tokens)
         angles = self.rotary.angles(batch.positions, batch.stretched)
-        for layer in self.layers:
+        bank = experts.local_bank() if len(batch) == 1 else None
+        at = 0
+        while at < len(self.layers):
+            several = None if bank is None else self._single.from_layer(at, self.cache_dtype, bank)
+            if bank is not None and several is not None:
+                turned = Angles(*angles, self.rotary.first, self.rotary.interleaved)
+                caches = cast(list[KeyValue], batch.states[0].parts[at : at + len(several)])
+                x = several(x, turned, caches, batch.positions)
+                bank.count_hits(len(several) * several.chosen)
+                at += len(several)
+                continue
+            layer = self.layers[at]
             x = layer.attend(x, batch, self.rotary, angles)
-            if experts.looks_ahead and layer.index + 1 < len(self.layers):
-                self.layers[layer.index + 1].guess(x, experts)
+            if experts.looks_ahead and at + 1 < len(self.layers):
+                self.layers[at + 1].guess(x, experts)
             x = layer.feed(x, experts)
-        return self.head(self.norm(batch.select(x)))
+            at += 1
+        return self.head(batch.select(x), self.norm)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.arrays import F32, I32, Array, aligned
+from engine.arrays import F32, I32, U8, Array, aligned
 from engine.checkpoint import Checkpoint
 from engine.doubts import Doubts
 from engine.errors import EngineError, ExpertsUnavailable, SettingsError
@@ -172,6 +172,20 @@ class ExpertBank:
                 self._judge(self._guesses.pop(layer), experts[0])
             self._stats.hits += experts.size
             return pool.alone(row, pool.slots[layer], experts, weights)
+
+    def whole(self, layers: Sequence[int]) -> tuple[ExpertShape, U8, list[I32]] | None:
+        """Where the experts of these layers are: of one shape, in one arena, and of each layer the slot of every
+        expert. None unless they are on the integer path and in memory, for good."""
+        with self._lock:
+            pool = self._pools[layers[0]]
+            pool.settle()
+            if pool.alone is None or not all(layer in pool.slots for layer in layers) or not pool.whole:
+                return None
+            return pool.shape, pool.arena, [pool.slots[layer] for layer in layers]
+
+    def count_hits(self, experts: int) -> None:
+        """So many experts that are in memory were run by others."""
+        self._stats.hits += experts
 
     def prefetch(self, layer: int, experts: Iterable[int]) -> None:
         """Starts reading experts that will probably be needed, if such guesses proved right; returns at once."""
@@ -363,6 +377,10 @@ class LocalExperts:
         packed = quantize_rows(rows) if self.bank.shape(layer).integer else rows
         row = np.zeros(k, np.int32) if count == 1 else np.repeat(np.arange(count, dtype=np.int32), k)
         return combine(self.bank.run(layer, packed, ids.reshape(-1), row), weights)
+
+    def local_bank(self) -> ExpertBank | None:
+        """See `engine.experts.Experts`."""
+        return None if self.looks_ahead else self.bank
 
     def prefetch(self, layer: int, ids: I32) -> None:
         """See `engine.experts.Experts`."""

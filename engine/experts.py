@@ -14,6 +14,7 @@ from engine.errors import Cancelled, ConfigError
 
 if TYPE_CHECKING:
     from engine.doubts import Doubts
+    from engine.expert_bank import ExpertBank
     from engine.kernels import Activation
 
 MOST_EXPERTS = 1 << 18  # of a model, in all its layers: three times those of the largest there is
@@ -47,6 +48,11 @@ class Experts(Protocol):
 
         The sum runs in the order of `ids`. Either call raises ExpertsUnavailable or Cancelled.
         """
+        ...
+
+    def local_bank(self) -> "ExpertBank | None":
+        """What holds the experts, where all that are asked for are run in this process: a model may then take a row
+        through several layers in one call. None otherwise. Raises Cancelled as `begin` does."""
         ...
 
     def prefetch(self, layer: int, ids: I32) -> None:
@@ -83,13 +89,21 @@ class Stoppable:
 
     def begin(self, layer: int, rows: F32, ids: I32, weights: F32) -> Callable[[], F32]:
         """See `Experts`."""
-        if self._stops():
-            raise Cancelled("the forward pass was stopped; it can begin anew")
+        self._check()
         return self._experts.begin(layer, rows, ids, weights)
+
+    def local_bank(self) -> "ExpertBank | None":
+        """See `Experts`."""
+        self._check()
+        return self._experts.local_bank()
 
     def prefetch(self, layer: int, ids: I32) -> None:
         """See `Experts`."""
         self._experts.prefetch(layer, ids)
+
+    def _check(self) -> None:
+        if self._stops():
+            raise Cancelled("the forward pass was stopped; it can begin anew")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ import numpy as np
 
 from engine.arrays import F32
 from engine.cache import KeyValue
-from engine.kernels import RowAttention
-from engine.layers import Norm, attend
+from engine.decoder import Block
+from engine.kernels import RowAttention, RowLayer
+from engine.layers import Linear, Norm, Stack, attend
 from engine.models import Batch
 from engine.rotary import Rotary
 
@@ -71,3 +72,31 @@ class GroupedAttention:
         if norm is not None:
             x = norm(x.reshape(len(x), -1, len(norm.weight)))
         return x.reshape(len(x), -1, self.dim)
+
+
+class GroupedBlock(Block):
+    """A layer with one stack of projections, attention, and one matrix back; a family sets these."""
+
+    attention_norm: Norm
+    qkv: Stack
+    attention: GroupedAttention
+    output: Linear
+
+    def new_part(self, dtype: np.dtype[np.generic]) -> KeyValue:
+        return self.attention.new_part(dtype)
+
+    def attend(self, x: F32, batch: Batch, rotary: Rotary, angles: tuple[F32, F32]) -> F32:
+        qkv = self.qkv(x, self.attention_norm)
+        seen = self.attention(qkv, batch, batch.parts(self.index), rotary, angles)
+        return self.output(seen, added=x)
+
+    def one_row(self) -> RowLayer | None:
+        first, back = self.qkv.alone, self.output.alone
+        route = None if self.router is None else self.router.alone
+        if first is None or back is None or route is None or self.mlp is not None:
+            return None
+        layer = RowLayer(
+            self.attention_norm.alone, first, self.attention.alone, self.attention.kv_heads, back, self.feed_norm.alone,
+            route,
+        )  # fmt: skip
+        return layer if layer.serves else None

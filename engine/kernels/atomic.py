@@ -5,7 +5,7 @@ from typing import Any
 
 from numba import types
 
-from engine.kernels.compile import intrinsic
+from engine.kernels.compile import device, intrinsic
 from engine.kernels.ir import I32, I64, constant, data_pointer, function, offset
 
 pair: Any = types.UniTuple
@@ -48,15 +48,15 @@ def next_tasks(typing_context: Any, counter: Any, total: Any, threads: Any) -> A
 
 
 @intrinsic
-def mark_done(typing_context: Any, done: Any, place: Any) -> Any:
-    """Raises done[place] (int64) by one; what this thread wrote before is seen by whoever sees that."""
+def mark_done(typing_context: Any, done: Any, place: Any, count: Any) -> Any:
+    """Raises done[place] (int64) by `count`; what this thread wrote before is seen by whoever sees that."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = data_pointer(context, builder, signature.args[0], arguments[0], I64)
-        builder.atomic_rmw("add", offset(builder, pointer, arguments[1]), constant(I64, 1), "release")
+        builder.atomic_rmw("add", offset(builder, pointer, arguments[1]), arguments[2], "release")
         return context.get_dummy_value()
 
-    return types.void(done, types.int64), generate
+    return types.void(done, types.int64, types.int64), generate
 
 
 @intrinsic
@@ -80,3 +80,10 @@ def give_way(typing_context: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(), generate
+
+
+@device
+def wait_for(done, place, count):  # type: ignore[no-untyped-def]
+    """Returns once done[place] is `count`: other threads are at their last tasks until then."""
+    while tasks_done(done, place) < count:
+        give_way()

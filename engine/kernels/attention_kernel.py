@@ -8,7 +8,7 @@ import numpy as np
 from numba import prange
 
 from engine.kernels.atomic import give_way, mark_done, next_task, tasks_done
-from engine.kernels.attention_tile import QUERIES, score_tile, value_tile
+from engine.kernels.attention_tile import AHEAD, QUERIES, ask_for, score_tile, value_tile
 from engine.kernels.compile import kernel
 from engine.kernels.lanes import cache_value, lane_max, lane_sum
 from engine.kernels.scalar import exp
@@ -124,7 +124,15 @@ def block_of(  # type: ignore[no-untyped-def]
     if low >= high:
         return
     chosen = keys[tokens[0]] if keys.shape[0] > 0 else keys.reshape(-1)
-    if not direct:
+    if direct:
+        soon, keys_wide, values_wide = (
+            min(AHEAD, high - low),
+            k.shape[1] * k.shape[2],
+            v.shape[1] * v.shape[2],
+        )
+        ask_for(k, (low - start) * keys_wide + head * k.shape[2], heads * k.shape[2], soon, keys_wide)
+        ask_for(v, (low - start) * values_wide + head * v.shape[2], heads * v.shape[2], soon, values_wide)
+    else:
         _gather(k, chosen, low, high, start, head, dim, wide_k)
         _gather(v, chosen, low, high, start, head, width, wide_v)
     _scores(q, k, index, rows, heads, lines, low, high, block, head, start, scale, direct, wide_k, scores)
@@ -251,7 +259,7 @@ def attend(q, k, v, positions, start, dim, width, scale, window, sinks, keys, bi
                     spans, positions, keys, bias, direct, scores, wide_k, wide_v,
                     all_tops[piece, first:last], all_sums[piece, first:last], all_parts[piece, first:last],
                 )  # fmt: skip
-                mark_done(done, 0)
+                mark_done(done, 0, 1)
                 continue
             for t in range(rows):
                 run_tops[t], run_sums[t] = np.float32(-np.inf), np.float32(0)

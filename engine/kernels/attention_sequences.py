@@ -3,34 +3,19 @@
 Blocks are computed and merged as in `attention_kernel`, so each sequence gets the bits that it gets alone.
 """
 
-from typing import Any
-
 import numpy as np
-from numba import prange, types
-from numba.np.numpy_support import carray as untyped_carray
+from numba import prange
 
+from engine.kernels.addresses import array_at
 from engine.kernels.atomic import next_task
 from engine.kernels.attention_kernel import BLOCK, RUN, TILE, block_of, clear, finish, merge, ranges
 from engine.kernels.attention_tile import QUERIES
-from engine.kernels.compile import intrinsic, kernel
+from engine.kernels.compile import kernel
 from engine.kernels.half import narrow_into
-
-carray: Any = untyped_carray
-pointer_to: Any = types.CPointer
 
 FIRST, ROWS, KEYS, VALUES, CAPACITY, START = range(6)
 """The columns of a table of sequences: its first row and how many there are, the addresses of its keys and values,
 the rows of both, and the position of the first of them."""
-
-
-@intrinsic
-def _pointer(typing_context: Any, address: Any, like: Any) -> Any:
-    """An address as a pointer to what the array `like` is made of."""
-
-    def generate(context: Any, builder: Any, signature: Any, a: Any) -> Any:
-        return builder.inttoptr(a[0], context.get_value_type(signature.return_type))
-
-    return pointer_to(like.dtype)(types.int64, like), generate
 
 
 @kernel
@@ -40,7 +25,7 @@ def write_rows(table, like, start, k, v):  # type: ignore[no-untyped-def]
         first, rows = table[s, FIRST], table[s, ROWS]
         for column, source in ((KEYS, k), (VALUES, v)):
             width = source.shape[1] * source.shape[2]
-            cache = carray(_pointer(table[s, column], like), (table[s, CAPACITY] * width,))
+            cache = array_at(table[s, column], (table[s, CAPACITY] * width,), like)
             at = (start[first] - table[s, START]) * width
             narrow_into(
                 source.reshape(-1)[first * width : (first + rows) * width], cache[at : at + rows * width]
@@ -94,8 +79,8 @@ def attend_sequences(  # type: ignore[no-untyped-def]
             some = min(group, kv_heads - head)
             begin = (tile - tiles[s]) * TILE
             rows = min(TILE, table[s, ROWS] * shared - begin)
-            k = carray(_pointer(table[s, KEYS], like), (table[s, CAPACITY], kv_heads, dim))
-            v = carray(_pointer(table[s, VALUES], like), (table[s, CAPACITY], kv_heads, width))
+            k = array_at(table[s, KEYS], (table[s, CAPACITY], kv_heads, dim), like)
+            v = array_at(table[s, VALUES], (table[s, CAPACITY], kv_heads, width), like)
             low, high = 1 << 60, 0
             for t in range(rows):
                 tokens[t] = table[s, FIRST] + (begin + t) // shared

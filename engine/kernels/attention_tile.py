@@ -164,3 +164,23 @@ def value_tile(
 
     i = types.intp
     return types.void(weights, i, i, i, v, i, i, i, i, out, i, i, types.boolean), generate
+
+
+@intrinsic
+def ask_for(typing_context: Any, rows: Any, start: Any, width: Any, count: Any, stride: Any) -> Any:
+    """Asks for `count` rows of `width` elements of a cache, contiguous: the first at rows.flat[start], each `stride`
+    elements after the one before. So the first are on their way when a tile comes to them."""
+    name, element = _cached(rows)
+
+    def generate(context: Any, builder: Any, signature: Any, a: Any) -> Any:
+        b, line = builder, 32 if name == "f16" else 16
+        first = offset(b, w.data_pointer(context, b, signature.args[0], a[0], element), a[1])
+        lines = b.sdiv(b.add(a[2], constant(I64, line - 1)), constant(I64, line))
+        with w.cgutils.for_range(b, a[3], intp=I64) as row:
+            here = offset(b, first, b.mul(row.index, a[4]))
+            with w.cgutils.for_range(b, lines, intp=I64) as loop:
+                w.prefetch(b, offset(b, here, b.mul(loop.index, constant(I64, line))))
+        return context.get_dummy_value()
+
+    i = types.intp
+    return types.void(rows, i, i, i, i), generate

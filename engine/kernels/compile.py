@@ -14,14 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from numba import extending, njit
+from numba import types as untyped_types
 from numba.core import caching as untyped_caching
+from numba.core import ccallback as untyped_callbacks
 from numba.core import event as untyped_event
 
+types: Any = untyped_types
 caching: Any = untyped_caching
+callbacks: Any = untyped_callbacks
 event: Any = untyped_event
 
 PACKAGE = "engine.kernels"
 DIRECTORY = Path(__file__).parent
+ROUTINE = (types.CPointer(types.int64), types.int64), types.void
 IMPORT = re.compile(
     rf"^\s*(?:(?:from|import)\s+{re.escape(PACKAGE)}\.|from\s+{re.escape(PACKAGE)}\s+import\s+)(\w+)",
     re.MULTILINE,
@@ -76,8 +81,24 @@ class _Implementation(caching.CompileResultCacheImpl):  # type: ignore[misc]
     ]
 
 
+def _named(value: Any) -> Any:
+    """What a kernel is closed over, told so that it is the same in every process: functions by where they stand, for
+    what they say is in the stamp."""
+    function = getattr(value, "py_func", None)
+    if function is None:
+        return value
+    cells = function.__closure__ or ()
+    return function.__module__, function.__qualname__, tuple(_named(cell.cell_contents) for cell in cells)
+
+
 class _KernelCache(caching.FunctionCache):  # type: ignore[misc]
     _impl_class = _Implementation
+
+    def _index_key(self, signature: Any, codegen: Any) -> Any:
+        cells = self._py_func.__closure__ or ()
+        code = hashlib.sha256(self._py_func.__code__.co_code).hexdigest()
+        closed_over = repr(tuple(_named(cell.cell_contents) for cell in cells))
+        return signature, codegen.magic_tuple(), (code, closed_over)
 
 
 def kernel(function: Callable[..., Any] | None = None, *, parallel: bool = False) -> Any:
@@ -92,6 +113,19 @@ def kernel(function: Callable[..., Any] | None = None, *, parallel: bool = False
         return dispatcher
 
     return wrap if function is None else wrap(function)
+
+
+def routine(function: Callable[..., Any]) -> Any:
+    """Decorator for what all threads do together (see `crew`): takes a pointer to int64 and their number. Compiled at
+    once, kept on disk where it can be; its `address` is where its machine code lies, as long as it lives.
+
+    A parallel kernel is compiled several times over, each time with all that it calls; this is, once.
+    """
+    compiled = callbacks.CFunc(function, ROUTINE, {}, {"nopython": True, "error_model": "numpy"})
+    with suppress(RuntimeError):
+        compiled._cache = _KernelCache(function)
+    compiled.compile()
+    return compiled
 
 
 def device(function: Callable[..., Any]) -> Any:

@@ -156,7 +156,7 @@ def integer_experts(kind_name: str, scale_name: str) -> Any:
                                     gate[t], up[t], floats, (base + layout[4]) // 4 + block * 32, inner, biased, code,
                                     parameters, count, both, h, h_scale, h_sums, first + t, block,
                                 )  # fmt: skip
-                    mark_done(done, run)
+                    mark_done(done, run, 1)
             wide = gate
             while True:
                 task, end = next_tasks(later, runs * tasks, threads)

@@ -13,7 +13,7 @@ from numba import prange
 
 from engine.arrays import F32, I32, U8
 from engine.kernels.atomic import give_way, mark_done, next_tasks, tasks_done
-from engine.kernels.compile import kernel
+from engine.kernels.compile import device, kernel
 from engine.kernels.experts import ExpertShape, combine_rounded
 from engine.kernels.experts_integer import MOST, add_bias, inner_values, round_outputs, tasks_of
 from engine.kernels.integer_tile import KINDS, SCALES, row_tile
@@ -25,69 +25,95 @@ ONLY = np.zeros(1, np.int32), np.zeros((1, 1), np.int32)  # slots and ids where 
 
 
 @cache
-def _row_experts(kind_name: str, scale_name: str) -> Any:
+def experts_share(kind_name: str, scale_name: str) -> Any:
+    """What each thread does of a row's experts of one format, as a device function."""
     kind, scale_kind = KINDS.index(kind_name), SCALES.index(scale_name)
+
+    @device
+    def share(  # type: ignore[no-untyped-def]
+        arena, floats, layout, code, parameters, q, scale, sums, slots, ids, h, h_scale, h_sums, given, given_scale,
+        plain, counter, later, done, threads,
+    ):  # fmt: skip
+        """Outputs of the experts in slots[ids[0, j]] on the row of q, scale and sums, rounded, in line j of given and
+        given_scale; the plain one of the first in plain [1, hidden] where that is not empty. h, h_scale and h_sums
+        hold a line an expert; counter, later and done count tasks. Returns how many outputs of 32 were computed.
+        """
+        size, hidden, inner, biased = layout[0], layout[8], layout[9], layout[10]
+        experts, blocks, inner_blocks = ids.shape[1], (hidden + 31) // 32, (inner + 31) // 32
+        index, mine = np.arange(experts), 0
+        inner_step, inner_tasks = tasks_of(experts, inner_blocks, threads)
+        step, tasks = tasks_of(experts, blocks, threads)
+        gate, up = np.zeros(MOST, np.float32), np.zeros(MOST, np.float32)
+        both = np.empty(MOST, np.float32)
+        while True:
+            task, end = next_tasks(counter, experts * inner_tasks, threads)
+            if task == end:
+                break
+            for one in range(task, end):
+                expert, block = one // inner_tasks, one % inner_tasks * inner_step
+                base, count = slots[ids[0, expert]] * size, min(32 * inner_step, inner - block * 32)
+                for part in range((count + 15) // 16):
+                    at = base + (block * 2 + part) * layout[6]
+                    row_tile(
+                        kind, scale_kind, arena, at + layout[1], scale.shape[1], q, scale, sums, index, 0, 1,
+                        gate, part * 16, 16,
+                    )  # fmt: skip
+                    row_tile(
+                        kind, scale_kind, arena, at + layout[2], scale.shape[1], q, scale, sums, index, 0, 1,
+                        up, part * 16, 16,
+                    )  # fmt: skip
+                inner_values(
+                    gate, up, floats, (base + layout[4]) // 4 + block * 32, inner, biased, code, parameters,
+                    count, both, h, h_scale, h_sums, expert, block,
+                )  # fmt: skip
+                mark_done(done, expert, 1)
+        wide = gate
+        while True:
+            task, end = next_tasks(later, experts * tasks, threads)
+            if task == end:
+                return mine
+            for one in range(task, end):
+                expert, block = one // tasks, one % tasks * step
+                while tasks_done(done, expert) < inner_tasks:
+                    give_way()  # another thread is at its last blocks of this expert
+                base, count = slots[ids[0, expert]] * size, min(32 * step, hidden - block * 32)
+                for part in range((count + 15) // 16):
+                    row_tile(
+                        kind, scale_kind, arena, base + layout[3] + (block * 2 + part) * layout[7],
+                        inner_blocks, h, h_scale, h_sums, index, expert, 1, wide, part * 16, 16,
+                    )  # fmt: skip
+                add_bias(wide, floats, (base + layout[5]) // 4 + block * 32, biased, count)
+                if plain.shape[1] > 0:
+                    for i in range(count):
+                        plain[0, block * 32 + i] = wide[i]
+                else:
+                    round_outputs(wide, 0, count, given, given_scale, expert, block)
+                mine += (count + 31) // 32
+
+    return share
+
+
+@cache
+def _row_experts(kind_name: str, scale_name: str) -> Any:
+    share = experts_share(kind_name, scale_name)
 
     @kernel(parallel=True)
     def row_experts(arena, floats, layout, code, parameters, x, slots, ids, weights, out, threads):  # type: ignore[no-untyped-def]
-        size, hidden, inner, biased = layout[0], layout[8], layout[9], layout[10]
-        experts, blocks, inner_blocks = ids.shape[1], (hidden + 31) // 32, (inner + 31) // 32
+        hidden, inner, experts = layout[8], layout[9], ids.shape[1]
+        blocks, inner_blocks = (hidden + 31) // 32, (inner + 31) // 32
         q, scale, sums = rounded_row(x)
         h = np.empty((experts, inner_blocks * 32), np.int8)
         h_scale = np.empty((experts, inner_blocks), np.float32)
         h_sums = np.empty((experts, inner_blocks), np.int32)
         given = np.empty((experts, hidden), np.int16)
         given_scale = np.empty((experts, blocks), np.float32)
-        index, counter, done = np.arange(experts), np.zeros(2, np.int64), np.zeros(experts, np.int64)
-        later = counter[1:]
-        inner_step, inner_tasks = tasks_of(experts, inner_blocks, threads)
-        step, tasks = tasks_of(experts, blocks, threads)
+        counter, done = np.zeros(2, np.int64), np.zeros(experts, np.int64)
+        plain = out if weights.shape[1] == 0 else np.empty((1, 0), np.float32)
         for _ in prange(threads):
-            gate, up = np.zeros(MOST, np.float32), np.zeros(MOST, np.float32)
-            both = np.empty(MOST, np.float32)
-            while True:
-                task, end = next_tasks(counter, experts * inner_tasks, threads)
-                if task == end:
-                    break
-                for one in range(task, end):
-                    expert, block = one // inner_tasks, one % inner_tasks * inner_step
-                    base, count = slots[ids[0, expert]] * size, min(32 * inner_step, inner - block * 32)
-                    for part in range((count + 15) // 16):
-                        at = base + (block * 2 + part) * layout[6]
-                        row_tile(
-                            kind, scale_kind, arena, at + layout[1], scale.shape[1], q, scale, sums, index, 0, 1,
-                            gate, part * 16, 16,
-                        )  # fmt: skip
-                        row_tile(
-                            kind, scale_kind, arena, at + layout[2], scale.shape[1], q, scale, sums, index, 0, 1,
-                            up, part * 16, 16,
-                        )  # fmt: skip
-                    inner_values(
-                        gate, up, floats, (base + layout[4]) // 4 + block * 32, inner, biased, code, parameters,
-                        count, both, h, h_scale, h_sums, expert, block,
-                    )  # fmt: skip
-                    mark_done(done, expert)
-            wide = gate
-            while True:
-                task, end = next_tasks(later, experts * tasks, threads)
-                if task == end:
-                    break
-                for one in range(task, end):
-                    expert, block = one // tasks, one % tasks * step
-                    while tasks_done(done, expert) < inner_tasks:
-                        give_way()  # another thread is at its last blocks of this expert
-                    base, count = slots[ids[0, expert]] * size, min(32 * step, hidden - block * 32)
-                    for part in range((count + 15) // 16):
-                        row_tile(
-                            kind, scale_kind, arena, base + layout[3] + (block * 2 + part) * layout[7],
-                            inner_blocks, h, h_scale, h_sums, index, expert, 1, wide, part * 16, 16,
-                        )  # fmt: skip
-                    add_bias(wide, floats, (base + layout[5]) // 4 + block * 32, biased, count)
-                    if weights.shape[1] > 0:
-                        round_outputs(wide, 0, count, given, given_scale, expert, block)
-                    else:
-                        for i in range(count):
-                            out[0, block * 32 + i] = wide[i]
+            share(
+                arena, floats, layout, code, parameters, q, scale, sums, slots, ids, h, h_scale, h_sums, given,
+                given_scale, plain, counter, counter[1:], done, threads,
+            )  # fmt: skip
         if weights.shape[1] > 0:
             combine_rounded(given, given_scale, weights, out)
 

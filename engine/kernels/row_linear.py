@@ -56,34 +56,62 @@ def rounded_row(x):  # type: ignore[no-untyped-def]
 
 
 @cache
-def _row_linear(kind_name: str, scale_name: str) -> Any:
+def panels_share(kind_name: str, scale_name: str) -> Any:
+    """What each thread does of a row times a packed matrix of one format, as a device function."""
     kind, scale_kind = KINDS.index(kind_name), SCALES.index(scale_name)
+
+    @device
+    def share(data, panel_bytes, places, q, scale, sums, bias, added, out, counter, threads):  # type: ignore[no-untyped-def]
+        """Panels of out [1, rows] = the row of q, scale and sums times the matrix, plus bias [rows] and added
+        [1, rows] where there are any, as long as `counter` has some. Returns how many."""
+        panels, groups, mine = len(places), scale.shape[1], 0
+        index, scratch = np.zeros(1, np.int64), np.empty(16, np.float32)
+        while True:
+            task, end = next_tasks(counter, panels, threads)
+            if task == end:
+                return mine
+            for panel in range(task, end):
+                row_tile(
+                    kind,
+                    scale_kind,
+                    data,
+                    panel * panel_bytes,
+                    groups,
+                    q,
+                    scale,
+                    sums,
+                    index,
+                    0,
+                    1,
+                    scratch,
+                    0,
+                    16,
+                )
+                at = places[panel, 0] + places[panel, 2]
+                for r in range(places[panel, 3]):
+                    value = scratch[r]
+                    if len(bias) > 0:
+                        value += bias[at + r]
+                    if added.shape[1] > 0:
+                        value += added[0, at + r]
+                    out[0, at + r] = value
+            mine += end - task
+
+    return share
+
+
+@cache
+def _row_linear(kind_name: str, scale_name: str) -> Any:
+    share = panels_share(kind_name, scale_name)
 
     @kernel(parallel=True)
     def row_linear(  # type: ignore[no-untyped-def]
         x, norm, epsilon, plus, data, panel_bytes, places, bias, added, out, threads
     ):
         q, scale, sums = rounded_row(normed_row(x, norm, epsilon, plus))
-        groups, panels = scale.shape[1], len(places)
-        index, counter = np.zeros(1, np.int64), np.zeros(1, np.int64)
+        counter = np.zeros(1, np.int64)
         for _ in prange(threads):
-            scratch = np.empty(16, np.float32)
-            while True:
-                task, end = next_tasks(counter, panels, threads)
-                if task == end:
-                    break
-                for panel in range(task, end):
-                    row_tile(
-                        kind, scale_kind, data, panel * panel_bytes, groups, q, scale, sums, index, 0, 1, scratch,
-                        0, 16,
-                    )  # fmt: skip
-                    at = places[panel, 0] + places[panel, 2]
-                    for r in range(places[panel, 3]):
-                        out[0, at + r] = scratch[r]
-        for i in range(len(bias)):
-            out[0, i] += bias[i]
-        for i in range(added.shape[1]):
-            out[0, i] += added[0, i]
+            share(data, panel_bytes, places, q, scale, sums, bias, added, out, counter, threads)
 
     return row_linear
 
@@ -91,14 +119,15 @@ def _row_linear(kind_name: str, scale_name: str) -> Any:
 class RowLinear:
     """A packed integer matrix, or several stacked, with their biases: applied to single rows."""
 
-    __slots__ = ("_cols", "_ends", "_given", "_rows", "_run", "_work")
+    __slots__ = ("_cols", "_ends", "_given", "_rows", "_run", "bias", "matrix", "panel_bytes", "work")
 
     def __init__(self, matrix: Matrix, bias: F32 | None) -> None:
-        self._rows, self._cols, self._work = matrix.rows, matrix.cols, matrix.rows * matrix.cols
+        self._rows, self._cols, self.work = matrix.rows, matrix.cols, matrix.rows * matrix.cols
         self._ends = list(accumulate(matrix.parts, initial=0))
         self._run = _row_linear(matrix.packing.kind, matrix.packing.scale)
-        panel_bytes = matrix.packing.panel_bytes(matrix.cols)
-        self._given = (matrix.data, panel_bytes, matrix.places, NONE if bias is None else bias)
+        self.matrix, self.bias = matrix, NONE if bias is None else bias
+        self.panel_bytes = matrix.packing.panel_bytes(matrix.cols)
+        self._given = (matrix.data, self.panel_bytes, matrix.places, self.bias)
 
     def __call__(self, x: F32, norm: RowNorm | None = None, added: F32 | None = None) -> F32:
         """x f32 [1, cols], normed if there is a `norm` -> f32 [1, rows], plus `added` [1, rows]; parts lie side by
@@ -109,7 +138,7 @@ class RowLinear:
                 f"a row of {x.shape[1]} columns cannot be multiplied with a matrix of {self._cols}"
             )
         out = np.empty((1, self._rows), np.float32)
-        with launch(self._work) as count:
+        with launch(self.work) as count:
             self._run(
                 np.ascontiguousarray(x), *(norm or UNNORMED), *self._given, NOTHING if added is None else added, out,
                 count,

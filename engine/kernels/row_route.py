@@ -55,8 +55,35 @@ def choose(logits, sigmoids, correction, normalise, factor, ids, weights):  # ty
 
 
 @cache
-def _row_route(kind_name: str) -> Any:
+def logits_share(kind_name: str) -> Any:
+    """What each thread does of the logits of a router of one format, as a device function."""
     kind = FLOAT_KINDS.index(kind_name)
+
+    @device
+    def share(data, panel_bytes, block, normed, experts, bias, logits, counter):  # type: ignore[no-untyped-def]
+        """Panels of logits [experts, filled up to whole panels] of normed [1, D], plus bias [experts] where there is
+        any, as long as `counter` has some. Returns how many."""
+        panels, index, mine = (experts + FLOAT_ROWS - 1) // FLOAT_ROWS, np.zeros(1, np.int64), 0
+        while True:
+            task = next_task(counter) * TOGETHER
+            if task >= panels:
+                return mine
+            for panel in range(task, min(task + TOGETHER, panels)):
+                at = panel * FLOAT_ROWS
+                row_float_tile(
+                    kind, data, panel * panel_bytes, normed.shape[1] // CHUNK, block, normed, index, 0, 1, logits,
+                    at, FLOAT_ROWS,
+                )  # fmt: skip
+                for e in range(at, min(at + FLOAT_ROWS, len(bias))):
+                    logits[e] += bias[e]
+                mine += 1
+
+    return share
+
+
+@cache
+def _row_route(kind_name: str) -> Any:
+    share = logits_share(kind_name)
 
     @kernel(parallel=True)
     def row_route(  # type: ignore[no-untyped-def]
@@ -64,21 +91,10 @@ def _row_route(kind_name: str) -> Any:
         normed, ids, weights, threads,
     ):  # fmt: skip
         norm_lines(x, norm, epsilon, plus, normed)
-        panels = (experts + FLOAT_ROWS - 1) // FLOAT_ROWS
-        logits = np.empty(panels * FLOAT_ROWS, np.float32)
-        index, counter = np.zeros(1, np.int64), np.zeros(1, np.int64)
+        logits = np.empty((experts + FLOAT_ROWS - 1) // FLOAT_ROWS * FLOAT_ROWS, np.float32)
+        counter = np.zeros(1, np.int64)
         for _ in prange(threads):
-            while True:
-                task = next_task(counter) * TOGETHER
-                if task >= panels:
-                    break
-                for panel in range(task, min(task + TOGETHER, panels)):
-                    row_float_tile(
-                        kind, data, panel * panel_bytes, normed.shape[1] // CHUNK, block, normed, index, 0, 1, logits,
-                        panel * FLOAT_ROWS, FLOAT_ROWS,
-                    )  # fmt: skip
-        for e in range(len(bias)):
-            logits[e] += bias[e]
+            share(data, panel_bytes, block, normed, experts, bias, logits, counter)
         choose(logits[:experts].reshape(1, experts), sigmoids, correction, normalise, factor, ids, weights)
 
     return row_route
@@ -87,7 +103,9 @@ def _row_route(kind_name: str) -> Any:
 class RowRoute:
     """A router's matrix and rule, applied to single rows."""
 
-    __slots__ = ("_given", "_k", "_run")
+    __slots__ = (
+        "_given", "_run", "bias", "block", "correction", "factor", "k", "matrix", "normalise", "panel_bytes", "sigmoids"
+    )  # fmt: skip
 
     @staticmethod
     def serves(matrix: Matrix) -> bool:
@@ -99,18 +117,21 @@ class RowRoute:
         normalise: bool, factor: float = 1.0,
     ) -> None:  # fmt: skip
         """`sigmoids`: scores are sigmoids and not a softmax; the rest as in `SigmoidRouter`."""
-        self._k, packing = k, matrix.packing
+        packing = matrix.packing
+        self.matrix, self.bias, self.k = matrix, NONE if bias is None else bias, k
+        self.panel_bytes, self.block = packing.panel_bytes(matrix.cols), max(1, packing.block // CHUNK)
+        self.sigmoids, self.normalise, self.factor = sigmoids, normalise, np.float32(factor)
+        self.correction = NONE if correction is None else correction
         self._run: Callable[..., None] = _row_route(packing.kind)
         self._given = (
-            matrix.data, packing.panel_bytes(matrix.cols), max(1, packing.block // CHUNK), matrix.rows,
-            NONE if bias is None else bias, sigmoids, NONE if correction is None else correction, normalise,
-            np.float32(factor),
+            matrix.data, self.panel_bytes, self.block, matrix.rows, self.bias, sigmoids, self.correction, normalise,
+            self.factor,
         )  # fmt: skip
 
     def __call__(self, x: F32, norm: RowNorm) -> tuple[F32, I32, F32]:
         """x f32 [1, D] -> x normed, ids int32 [1, k], best first, and weights f32 [1, k]."""
         normed = np.empty(x.shape, np.float32)
-        ids, weights = np.empty((1, self._k), np.int32), np.empty((1, self._k), np.float32)
+        ids, weights = np.empty((1, self.k), np.int32), np.empty((1, self.k), np.float32)
         with gate:  # changing the number of threads for this one kernel would take longer than it saves
             self._run(np.ascontiguousarray(x), *norm, *self._given, normed, ids, weights, threads())
         return normed, ids, weights

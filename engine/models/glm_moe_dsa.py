@@ -260,7 +260,7 @@ class GlmMoeDsa(Frame[Layer]):
             if experts.looks_ahead and layer.index + 1 < len(self.layers):
                 self.layers[layer.index + 1].guess(x, experts)
             x = layer.feed(x, experts)
-        return self.head(self.norm(batch.select(x)))
+        return self.head(batch.select(x), self.norm)
 
 
 FAMILY = Family(

@@ -4,18 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from engine.arrays import F32
-from engine.cache import KeyValue
 from engine.config import Reader
-from engine.decoder import Block, Decoder
+from engine.decoder import Decoder
 from engine.experts import ExpertLayout, mlp_experts
-from engine.grouped import GroupedAttention
+from engine.grouped import GroupedAttention, GroupedBlock
 from engine.kernels import Activation
 from engine.layers import Norm, activation_of
 from engine.loader import Loader
-from engine.models import Batch, Family, beyond
+from engine.models import Family, beyond
 from engine.rotary import RopeSettings, Rotary
 from engine.router import SigmoidRouter
 
@@ -92,7 +88,7 @@ def experts(config: Config) -> ExpertLayout:
     )
 
 
-class Layer(Block):
+class Layer(GroupedBlock):
     def __init__(self, config: Config, load: Loader, index: int) -> None:
         name = f"model.layers.{index}"
         c, attention = config, f"{name}.self_attn"
@@ -118,14 +114,6 @@ class Layer(Block):
             self.router = SigmoidRouter(gate, c.experts_per_token, correction, scale=c.routing_scale)
             shared = c.expert_intermediate * c.shared_experts or c.intermediate  # none: as the reference does
             self.mlp = load.mlp(f"{name}.mlp.shared_mlp", c.hidden, shared, c.activation, bias=c.mlp_bias)
-
-    def new_part(self, dtype: np.dtype[np.generic]) -> KeyValue:
-        return self.attention.new_part(dtype)
-
-    def attend(self, x: F32, batch: Batch, rotary: Rotary, angles: tuple[F32, F32]) -> F32:
-        qkv = self.qkv(x, self.attention_norm)
-        seen = self.attention(qkv, batch, batch.parts(self.index), rotary, angles)
-        return self.output(seen, added=x)
 
 
 def build(config: Config, load: Loader) -> Decoder:

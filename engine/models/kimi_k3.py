@@ -305,7 +305,7 @@ class KimiK3(Frame[Layer]):
             x = layer.feed(blocks, x, experts)
         if self.at_last is not None:
             x = self.at_last(blocks, x)
-        return self.head(self.norm(batch.select(x)))
+        return self.head(batch.select(x), self.norm)
 
 
 FAMILY = Family(

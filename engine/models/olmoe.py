@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 
 from engine.arrays import F32
-from engine.cache import KeyValue
 from engine.config import Reader
-from engine.decoder import Block, Decoder
+from engine.decoder import Decoder
 from engine.experts import ExpertLayout, mlp_experts
-from engine.grouped import GroupedAttention
-from engine.kernels import Activation
-from engine.layers import Linear, Norm, Stack, activation_of
+from engine.grouped import GroupedAttention, GroupedBlock
+from engine.kernels import Activation, RowLayer
+from engine.layers import Norm, activation_of
 from engine.loader import Loader
 from engine.models import Batch, Family
 from engine.rotary import RopeSettings, Rotary
@@ -81,14 +80,14 @@ def experts(config: Config) -> ExpertLayout:
     )
 
 
-class Layer(Block):
+class Layer(GroupedBlock):
     def __init__(self, config: Config, load: Loader, index: int) -> None:
         name = f"model.layers.{index}"
         c, attention = config, f"{name}.self_attn"
         q_width, kv_width = c.heads * c.head_dim, c.kv_heads * c.head_dim
         self.config, self.index = config, index
         self.attention_norm = Norm(load.vector(f"{name}.input_layernorm", c.hidden), c.epsilon)
-        self.qkv: Stack = load.stack(
+        self.qkv = load.stack(
             [f"{attention}.q_proj", f"{attention}.k_proj", f"{attention}.v_proj"],
             [q_width, kv_width, kv_width],
             c.hidden,
@@ -98,22 +97,21 @@ class Layer(Block):
         self.k_norm = Norm(load.vector(f"{attention}.k_norm", kv_width), c.epsilon)
         norms = (self.q_norm, self.k_norm) if c.clip_qkv is None else (None, None)
         self.attention = GroupedAttention(c.heads, c.kv_heads, c.head_dim, *norms)
-        self.output: Linear = load.linear(f"{attention}.o_proj", c.hidden, q_width, bias=c.attention_bias)
+        self.output = load.linear(f"{attention}.o_proj", c.hidden, q_width, bias=c.attention_bias)
         self.feed_norm = Norm(load.vector(f"{name}.post_attention_layernorm", c.hidden), c.epsilon)
         gate = load.linear(f"{name}.mlp.gate", c.experts, c.hidden, exact=True)
         self.router = SoftmaxRouter(gate, c.experts_per_token, c.normalise)
 
-    def new_part(self, dtype: np.dtype[np.generic]) -> KeyValue:
-        return self.attention.new_part(dtype)
-
     def attend(self, x: F32, batch: Batch, rotary: Rotary, angles: tuple[F32, F32]) -> F32:
-        c = self.config
-        qkv = self.qkv(x, self.attention_norm)
-        if c.clip_qkv is not None:
-            q, k, v = qkv
-            qkv = [np.clip(rows, -c.clip_qkv, c.clip_qkv) for rows in (self.q_norm(q), self.k_norm(k), v)]
-        seen = self.attention(qkv, batch, batch.parts(self.index), rotary, angles)
-        return self.output(seen, added=x)
+        clip = self.config.clip_qkv
+        if clip is None:
+            return super().attend(x, batch, rotary, angles)
+        q, k, v = self.qkv(x, self.attention_norm)
+        qkv = [np.clip(rows, -clip, clip) for rows in (self.q_norm(q), self.k_norm(k), v)]
+        return self.output(self.attention(qkv, batch, batch.parts(self.index), rotary, angles), added=x)
+
+    def one_row(self) -> RowLayer | None:
+        return super().one_row() if self.config.clip_qkv is None else None
 
 
 def build(config: Config, load: Loader) -> Decoder:

@@ -4,19 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from engine.arrays import F32
-from engine.cache import KeyValue
 from engine.config import Reader
-from engine.decoder import Block, Decoder
+from engine.decoder import Decoder
 from engine.errors import ConfigError
 from engine.experts import ExpertLayout, mlp_experts
-from engine.grouped import GroupedAttention
+from engine.grouped import GroupedAttention, GroupedBlock
 from engine.kernels import Activation, sigmoid
 from engine.layers import Norm, activation_of
 from engine.loader import Loader
-from engine.models import Batch, Family
+from engine.models import Family
 from engine.rotary import RopeSettings, Rotary
 from engine.router import SoftmaxRouter
 
@@ -107,7 +104,7 @@ def experts(config: Config) -> ExpertLayout:
     )
 
 
-class Layer(Block):
+class Layer(GroupedBlock):
     def __init__(self, config: Config, load: Loader, index: int) -> None:
         name = f"model.layers.{index}"
         c, attention = config, f"{name}.self_attn"
@@ -130,14 +127,6 @@ class Layer(Block):
             self.shared_gate = load.linear(f"{name}.mlp.shared_expert_gate", 1, c.hidden, exact=True)
         else:
             self.mlp = load.mlp(f"{name}.mlp", c.hidden, c.intermediate, c.activation)
-
-    def new_part(self, dtype: np.dtype[np.generic]) -> KeyValue:
-        return self.attention.new_part(dtype)
-
-    def attend(self, x: F32, batch: Batch, rotary: Rotary, angles: tuple[F32, F32]) -> F32:
-        qkv = self.qkv(x, self.attention_norm)
-        seen = self.attention(qkv, batch, batch.parts(self.index), rotary, angles)
-        return self.output(seen, added=x)
 
     def beside(self, rows: F32) -> F32 | None:
         out = super().beside(rows)

@@ -230,7 +230,7 @@ class Qwen35Moe(Frame[Layer]):
             if experts.looks_ahead and layer.index + 1 < len(self.layers):
                 self.layers[layer.index + 1].guess(x, experts)
             x = layer.feed(x, experts)
-        return self.head(self.norm(batch.select(x)))
+        return self.head(batch.select(x), self.norm)
 
 
 def skips(config: Config, name: str) -> bool:

@@ -167,6 +167,9 @@ class RemoteExperts:
         both = [remote.transferred() for remote in list(self.pool.remotes.values())]
         return sum(sent for sent, _ in both), sum(received for _, received in both)
 
+    def local_bank(self) -> None:
+        """See `engine.experts.Experts`."""
+
     def prefetch(self, layer: int, ids: I32) -> None:
         """See `engine.experts.Experts`."""
         self.bank.prefetch(layer, ids.reshape(-1).tolist())

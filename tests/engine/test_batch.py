@@ -158,6 +158,9 @@ class Failing:
             raise ExpertsUnavailable("nobody has expert 5 of layer 2")
         return self.experts.begin(layer, rows, ids, weights)
 
+    def local_bank(self) -> None:
+        """See `engine.experts.Experts`."""
+
     def prefetch(self, layer: int, ids: I32) -> None:
         raise AssertionError("nobody looks ahead here")
 
@@ -219,14 +222,31 @@ def test_a_step_that_fails_can_be_tried_again(engine: Engine, prompt: list[int])
     assert two.generated == alone(engine, prompt[4:], 2)
 
 
-def test_a_step_that_is_stopped_at_any_layer_begins_anew(engine: Engine, prompt: list[int]) -> None:
-    layers = len(engine.bank.layout.layers)
-    for layer in range(layers):
-        calls = iter(range(10 * layers))
-        stopped = Stoppable(engine.experts, lambda at=layers + layer, calls=calls: next(calls) == at)
-        company, made = ReplyBatch(engine.model, stopped), reply(engine, prompt, 3)
+def test_a_step_that_is_stopped_wherever_it_can_be_begins_anew(engine: Engine, prompt: list[int]) -> None:
+    asked: list[int] = []  # how often each pass asks whether to stop
+
+    def stops(at: int) -> bool:
+        asked[-1] += 1
+        return sum(asked) == at + 1
+
+    def started(at: int) -> tuple[ReplyBatch, Reply]:
+        asked[:] = [0]
+        company, made = (
+            ReplyBatch(engine.model, Stoppable(engine.experts, lambda: stops(at))),
+            reply(engine, prompt, 3),
+        )
         company.add(made)
         company.step()
+        asked.append(0)
+        return company, made
+
+    company, _ = started(-1)
+    company.step()
+    first, second = asked
+    assert first == len(engine.bank.layout.layers)
+    assert second >= 1
+    for at in range(first, first + second):
+        company, made = started(at)
         with pytest.raises(Cancelled):
             company.step()
         while len(company):

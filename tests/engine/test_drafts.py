@@ -46,6 +46,9 @@ class Distant:
             raise ExpertsUnavailable("an expert that nobody has")
         return self.experts.begin(layer, rows, ids, weights)
 
+    def local_bank(self) -> None:
+        """See `engine.experts.Experts`."""
+
     def prefetch(self, layer: int, ids: I32) -> None:
         """See `engine.experts.Experts`."""
         self.experts.prefetch(layer, ids)

@@ -18,6 +18,7 @@ from tests.engine.reference import golden, opened
 found = {}
 for name, weights in json.loads(sys.argv[2]):
     engine, answers = opened(Path(sys.argv[1]) / name, weights), golden(Path(sys.argv[1]) / name)
+    engine.bank.preload()
     rows = logits(engine.model, engine.experts, answers.prompt)
     tokens, steps = greedy(engine.model, engine.experts, answers.prompt, 24)
     found[f"{name} {weights}"] = [tokens, blake3(rows.tobytes()).hexdigest(), blake3(steps.tobytes()).hexdigest()]
