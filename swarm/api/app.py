@@ -168,7 +168,7 @@ class App:
         await send_json(send, {"status": "ok", **self._busy()})
 
     async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
-        load, loaded = self._service.scheduler.load(), self._service.shelf.in_memory
+        load, loaded = self._service.scheduler.load(), self._service.shelf.loaded
         banks = [model.engine.bank.stats for model in loaded]
         text = self._service.metrics.text(
             slots=load.slots,

@@ -15,7 +15,7 @@ from engine.engine import Engine, Options
 from engine.synthetic import SyntheticSource, preset
 from swarm.api.load import Streamed, streams
 from swarm.api.server import Settings, listen, serving
-from swarm.api.shelf import Listed, Need, News
+from swarm.api.shelf import Listed, Need
 
 
 @dataclass(frozen=True)
@@ -101,9 +101,6 @@ class _MadeUp:
         self.engine = Engine.open(_WordySource(self.config), options)
         self.engine.bank.preload()
         return self.engine
-
-    def renewed(self) -> tuple[News, ...]:
-        return ()
 
     def swarm(self) -> Mapping[str, object]:
         return {}

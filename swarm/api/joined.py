@@ -4,16 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.engine import Engine, Options
-from engine.errors import EngineError
 from engine.numerics import Weights
 from swarm.api.libraries import least, need_of
-from swarm.api.shelf import Listed, Need, News
-from swarm.errors import SwarmError
+from swarm.api.shelf import Listed, Need
 from swarm.peers.models import ModelInfo, OpenModel, PeerView, WebView, state_of
 from swarm.peers.network import NetworkThread
 from swarm.peers.partner import Remote
-from swarm.peers.pool import Pool
-from swarm.peers.remote import RemoteStats, Rules
+from swarm.peers.remote import RemoteExperts, Rules
 from swarm.peers.replication import count_replicas
 from swarm.peers.session import Session
 from swarm.peers.settings import home
@@ -37,12 +34,9 @@ class JoinedSwarm:
         self._network = network
         self._session = session
         self._asking = asking
-        self._pool: Pool | None = None
-        self._stats: RemoteStats | None = None
+        self._experts: RemoteExperts | None = None
         self._loaded: dict[str, OpenModel] = {}
         self._looked_at: set[bytes] = set()
-        self._later: dict[str, bytes] = {}
-        """The roots of later versions that are not used yet, by name."""
         self._news: dict[str, str] = {}
 
     def models(self) -> tuple[Listed, ...]:
@@ -69,69 +63,26 @@ class JoinedSwarm:
             except BaseException:
                 engine.close()
                 raise
-            engine.experts = remote
-            self._pool, self._stats = (
-                remote.pool,
-                remote.stats,
-            )  # and not its bank, which would stay in memory
+            engine.experts = self._experts = remote
         self._loaded[name] = found
-        self._later.pop(name, None)
         self._news.pop(name, None)
         return engine
 
-    def renewed(self) -> tuple[News, ...]:
-        """See `swarm.api.shelf.Library`. Raises SwarmError.
+    def renewed(self) -> tuple[str, ...]:
+        """What to tell of models in memory that the swarm has in a later version now; each is told once.
 
-        A later version is usable once its bytes are there, its manifest is accepted and its headers are understood;
-        until then it is looked at again each time.
+        Raises SwarmError.
         """
-        if not self._session.online:
-            self._network.call(self._session.connect)
         told = []
         for name, model in list(self._loaded.items()):
-            found = self._network.call(newer, self._session, model, self._looked_at)
-            if found is not None:
-                self._later[name] = found.root
-            news = self._news_of(model) if name in self._later else None
-            if news is not None and news.text != self._news.get(name):
-                self._news[name] = news.text
-                told.append(news)
+            later = self._network.call(newer, self._session, model, self._looked_at)
+            if later is not None:
+                self._news[name] = (
+                    f"{name} has a new version, {later.version}; this server speaks with version "
+                    f"{model.info.version} until it is started again."
+                )
+                told.append(self._news[name])
         return tuple(told)
-
-    def _news_of(self, model: OpenModel) -> News | None:
-        """What to tell of the later version of a model; None when it is not there any more, or in use."""
-        name, old = model.info.name, model.info.version
-        infos = self._network.call(self._session.models) if self._session.online else ()
-        later = next(
-            (info for info in infos if (info.name, info.root) == (name, self._later.get(name))), None
-        )
-        if later is None:
-            return None
-        problem = self._problem(later)
-        if self._loaded.get(name) is not model:
-            return None
-        if problem:
-            text = (
-                f"{name} has a new version, {later.version}, that cannot be used yet: {problem.rstrip('.')}. Replies "
-                f"are still made with version {old}."
-            )
-        else:
-            del self._later[name]
-            text = (
-                f"{name} has a new version, {later.version}, which new replies are made with; those under way end with "
-                f"version {old}."
-            )
-        return News(name, later.version, not problem, text)
-
-    def _problem(self, later: ModelInfo) -> str:
-        """What keeps a later version from being used; empty: nothing. Accepts its manifest."""
-        if missing := _listed(later, online=True).missing:
-            return missing
-        try:
-            self.need(later.name)
-        except (SwarmError, EngineError, OSError) as error:
-            return str(error)
-        return ""
 
     def swarm(self) -> Mapping[str, object]:
         """Who serves bytes, who runs experts, and how many are ready for each expert. Keys are shortened."""
@@ -139,8 +90,8 @@ class JoinedSwarm:
         peers = [_giver(peer.key.hex()[:8], "bytes", peer) for peer in now.peers]
         peers += [_giver(web.name, "web", web) for web in now.web]
         experts: tuple[tuple[int, ...], ...] = ()
-        if self._pool is not None:
-            pool = self._pool
+        if self._experts is not None:
+            pool = self._experts.pool
             remotes = list(pool.remotes.values())
             peers += [_donor(remote) for remote in remotes]
             experts = count_replicas([remote.ready for remote in remotes if not remote.banned], pool.layout)
@@ -154,8 +105,8 @@ class JoinedSwarm:
             "fetched_bytes": now.progress.verified_bytes,
             "wanted_bytes": now.progress.wanted_bytes,
             "bytes_per_s": now.bytes_per_s,
-            "calls": self._stats.calls if self._stats else 0,
-            "remote_calls": self._stats.remote_calls if self._stats else 0,
+            "calls": self._experts.stats.calls if self._experts else 0,
+            "remote_calls": self._experts.stats.remote_calls if self._experts else 0,
             "peers": peers,
             "experts": experts,
         }

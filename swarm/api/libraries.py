@@ -9,7 +9,7 @@ from engine.engine import Engine, Options
 from engine.needs import needs_of
 from engine.numerics import Weights
 from engine.source import DirectorySource, Source
-from swarm.api.shelf import Listed, Need, News
+from swarm.api.shelf import Listed, Need
 from swarm.peers.settings import home
 
 
@@ -39,10 +39,6 @@ class Directories:
             self._sources[name],
             Options(self._weights, least(experts_bytes, self._expert_ram_bytes), home().packed),
         )
-
-    def renewed(self) -> tuple[News, ...]:
-        """Nothing: what is in a directory has no versions."""
-        return ()
 
     def swarm(self) -> Mapping[str, object]:
         """No network."""

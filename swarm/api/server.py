@@ -13,13 +13,11 @@ from hypercorn.trio import serve as serve_http
 
 from swarm.api.app import App, Rules
 from swarm.api.metrics import Metrics
-from swarm.api.renewal import keep_current
 from swarm.api.scheduler import Scheduler
 from swarm.api.service import Service
-from swarm.api.shelf import Library, News, Shelf
+from swarm.api.shelf import Library, Shelf
 from swarm.errors import SwarmError
 from swarm.wire.listening import cannot_listen
-from swarm.wire.race import plain_errors
 
 HEADER_BYTES = 32 << 10
 IDLE_S = 30.0
@@ -80,13 +78,10 @@ def _socket_at(host: str, port: int) -> socket.socket:
 
 @asynccontextmanager
 async def serving(
-    library: Library,
-    settings: Settings,
-    listener: socket.socket,
-    tell: Callable[[News], None] | None = None,
+    library: Library, settings: Settings, listener: socket.socket
 ) -> AsyncIterator[Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]]:
     """Gives `run(until)`, which answers requests on a socket until `until()` returns; the parts end with the block.
-    `tell` hears of later versions of models, which are used then; None: there are none. UnusableCertificate."""
+    UnusableCertificate."""
     _check_certificate(settings)
     with Scheduler(settings.slots, settings.kept_bytes) as scheduler:
         shelf = Shelf(library, scheduler, settings.memory_bytes)
@@ -94,11 +89,7 @@ async def serving(
         app, config = App(service, settings.rules), _http_config(settings, listener)
 
         async def run(until: Callable[[], Awaitable[None]]) -> None:
-            async with plain_errors() as nursery:
-                if tell is not None:
-                    nursery.start_soon(keep_current, shelf, tell)
-                await serve_http(app, config, shutdown_trigger=until)  # type: ignore[arg-type]
-                nursery.cancel_scope.cancel()
+            await serve_http(app, config, shutdown_trigger=until)  # type: ignore[arg-type]
 
         try:
             yield run

@@ -2,8 +2,7 @@
 
 Requests take turns in asking for a model, so one that has to wait for room is not overtaken for ever. Loading
 runs in a thread of its own, one model at a time, while those that are there are used. A model in use is never
-unloaded. When there is a later version of a model, requests from then on load that; replies under way end with the
-model that they began with, and only then it is unloaded.
+unloaded.
 """
 
 import time
@@ -42,16 +41,6 @@ class Need:
     least_experts_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class News:
-    """A later version of a model in memory. `usable`: it can be opened in the place of the one that is there."""
-
-    name: str
-    version: int
-    usable: bool
-    text: str
-
-
 class Library(Protocol):
     """Where models come from: directories, or a swarm. Methods block; errors are exceptions."""
 
@@ -62,10 +51,7 @@ class Library(Protocol):
         """What a model takes, from its headers alone."""
 
     def open(self, name: str, experts_bytes: int | None) -> Engine:
-        """A model, ready to speak: the version of it that there is now."""
-
-    def renewed(self) -> tuple[News, ...]:
-        """What to tell of later versions of what was opened; everything is told once."""
+        """A model, ready to speak."""
 
     def swarm(self) -> Mapping[str, object]:
         """The network as the page shows it."""
@@ -95,7 +81,6 @@ class Shelf:
         self.loads = 0
         self._scheduler = scheduler
         self._loaded: dict[str, Loaded] = {}
-        self._leaving: list[Loaded] = []
         self._turn = trio.Lock()
         self._loading = trio.Lock()  # is taken before a turn
         self._released = trio.Condition()
@@ -104,13 +89,8 @@ class Shelf:
 
     @property
     def loaded(self) -> tuple[Loaded, ...]:
-        """What requests can use now."""
+        """What is in memory now."""
         return tuple(self._loaded.values())
-
-    @property
-    def in_memory(self) -> tuple[Loaded, ...]:
-        """That, and what is about to be unloaded."""
-        return (*self.loaded, *self._leaving)
 
     async def models(self, fresh_s: float = 2.0) -> tuple[Listed, ...]:
         """All models there are; asked again when the list is older than `fresh_s`."""
@@ -148,22 +128,9 @@ class Shelf:
                 async with self._released:
                     self._released.notify_all()
 
-    async def renew(self, name: str) -> None:
-        """Has requests open a model anew from now on. Returns when the last reply that uses it as it is has ended, and
-        it is unloaded."""
-        async with self._loading:  # also what is being loaded may be what has to go
-            model = self._loaded.get(name)
-            if model is None:
-                return
-            self._retire(model)
-        async with self._released:
-            while model.users:
-                await self._released.wait()
-        await self._unload(model)
-
     async def close(self) -> None:
         """Unloads everything."""
-        for model in self.in_memory:
+        for model in self.loaded:
             await self._unload(model)
 
     async def _load(self, listed: Listed) -> Loaded:
@@ -202,7 +169,7 @@ class Shelf:
 
     @property
     def _held_bytes(self) -> int:
-        return sum(model.nbytes for model in self.in_memory)
+        return sum(model.nbytes for model in self.loaded)
 
     async def _unload_beyond(self, limit_bytes: int) -> None:
         """Unloads what was not used for longest until the rest fits; waits for models in use."""
@@ -212,20 +179,11 @@ class Shelf:
                 await self._unload(min(idle, key=lambda model: model.used_s))
             else:
                 async with self._released:
-                    if self._held_bytes > limit_bytes and all(model.users for model in self.loaded):
+                    if all(model.users for model in self.loaded):
                         await self._released.wait()
 
-    def _retire(self, model: Loaded) -> None:
-        """No further request uses it."""
-        if self._loaded.get(model.name) is model:
-            del self._loaded[model.name]
-            self._leaving.append(model)
-
     async def _unload(self, model: Loaded) -> None:
-        self._retire(model)
+        del self._loaded[model.name]
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(self._scheduler.forget, model.engine)
             await trio.to_thread.run_sync(model.engine.close)
-            self._leaving.remove(model)
-            async with self._released:
-                self._released.notify_all()

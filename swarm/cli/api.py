@@ -19,8 +19,10 @@ from swarm.cli.options import (
 from swarm.cli.secrets import secret_option
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from swarm.api.server import Settings
-    from swarm.api.shelf import Library, News
+    from swarm.api.shelf import Library
 
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
@@ -140,22 +142,35 @@ def command(
         rules = AskingRules.parse(hedge, audit, fetch=True, draft=drafts)
         asking = Asking(rules, weights, expert_ram, not offline)  # type: ignore[arg-type]
         swarm = JoinedSwarm(network, session, asking)
-        _serve(swarm, settings, as_json, has_versions=True)
+        _serve(swarm, settings, as_json, swarm.renewed)
 
 
-def _serve(library: "Library", settings: "Settings", as_json: bool, has_versions: bool = False) -> None:
-    """`has_versions`: whether there may be later versions of its models."""
+def _serve(
+    library: "Library",
+    settings: "Settings",
+    as_json: bool,
+    renewed: "Callable[[], tuple[str, ...]] | None" = None,
+) -> None:
+    """`renewed`: what to tell, now and then, of models with a later version; None: there are no versions."""
     import trio
 
     from swarm.api.server import listen, serving
     from swarm.cli.hosting import until_signalled
     from swarm.cli.output import emit_json, say
+    from swarm.errors import SwarmError
+    from swarm.peers.versions import LOOK_S
 
-    def tell(news: "News") -> None:
-        say(news.text)
-        if as_json:
-            event = {"model": news.name, "version": news.version, "used": news.usable, "text": news.text}
-            emit_json({"event": "renewed", **event})
+    async def watch(renewed: "Callable[[], tuple[str, ...]]") -> None:
+        while True:
+            await trio.sleep(LOOK_S)
+            try:
+                told = await trio.to_thread.run_sync(renewed)
+            except (SwarmError, OSError):  # the swarm is away; it is asked again
+                continue
+            for text in told:
+                say(text)
+                if as_json:
+                    emit_json({"event": "renewed", "text": text})
 
     async def main() -> None:
         listener = listen(settings.host, settings.port)
@@ -163,12 +178,15 @@ def _serve(library: "Library", settings: "Settings", as_json: bool, has_versions
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         url = f"{'https' if settings.certificate else 'http'}://{host}:{port}"
         names = [model.name for model in await trio.to_thread.run_sync(library.models)]
-        telling = tell if has_versions else None
-        async with until_signalled() as ended, serving(library, settings, listener, telling) as run:
+        async with until_signalled() as ended, serving(library, settings, listener) as run:
             if as_json:
                 emit_json({"event": "answering", "url": url, "models": names})
             else:
                 say(f"{', '.join(names) or 'No model yet'} at {url}/v1; a page at {url}/. Ctrl-C ends it.")
-            await run(ended.wait)
+            async with trio.open_nursery() as nursery:
+                if renewed is not None:
+                    nursery.start_soon(watch, renewed)
+                await run(ended.wait)
+                nursery.cancel_scope.cancel()
 
     trio.run(main)

@@ -21,7 +21,7 @@ from engine.models import Batch, Model
 from engine.source import DirectorySource
 from engine.template import ChatTemplate
 from swarm.api.server import Settings, listen, serving
-from swarm.api.shelf import Library, Listed, Need, News
+from swarm.api.shelf import Listed, Need
 from tests.e2e.processes import running
 
 TEMPLATE = (
@@ -122,18 +122,13 @@ class Scripts:
         engine.model.resident_bytes = self.resident_bytes
         return engine
 
-    def renewed(self) -> tuple[News, ...]:
-        return ()
-
     def swarm(self) -> Mapping[str, Any]:
         return self.view or {"link": "local", "peers": [], "experts": []}
 
 
 @contextmanager
-def in_process(
-    library: Library, settings: Settings | None = None, tell: Callable[[News], None] | None = None
-) -> Iterator[str]:
-    """A server in a thread of this process; gives its URL. `tell` hears of later versions of models."""
+def in_process(library: Scripts, settings: Settings | None = None) -> Iterator[str]:
+    """A server in a thread of this process; gives its URL."""
     settings = replace(settings or Settings(), port=0)
     listener = listen(settings.host, 0)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -143,7 +138,7 @@ def in_process(
     async def main() -> None:
         over, token = trio.Event(), trio.lowlevel.current_trio_token()
         ends.append(lambda: token.run_sync_soon(over.set))
-        async with serving(library, settings, listener, tell) as run:
+        async with serving(library, settings, listener) as run:
             ready.set()
             await run(over.wait)
 

@@ -12,7 +12,7 @@ import trio.testing
 from engine.engine import Engine
 from engine.errors import SettingsError
 from swarm.api.errors import ApiError
-from swarm.api.shelf import Listed, Need, News, Shelf
+from swarm.api.shelf import Listed, Need, Shelf
 
 
 class Slow:
@@ -38,9 +38,6 @@ class Slow:
             close=lambda: None,
         )
         return made
-
-    def renewed(self) -> tuple[News, ...]:
-        return ()
 
     def swarm(self) -> Mapping[str, object]:
         return {}
@@ -108,85 +105,6 @@ def test_who_waits_for_room_is_not_overtaken() -> None:
             assert sorted(order) == ["a", "b"]
             leave.set()
         assert sorted(order[2:]) == ["a", "c"]
-
-    trio.run(main)
-
-
-class Closing(Slow):
-    """Notes what is closed, and in which order beside what is opened."""
-
-    def open(self, name: str, experts_bytes: int | None) -> Engine:
-        made = super().open(name, experts_bytes)
-        number = len(self.opened)
-        made.close = lambda: self.opened.append(f"closed {number}")  # type: ignore[method-assign]
-        return made
-
-
-def test_a_model_that_is_renewed_serves_those_who_use_it_and_nobody_else() -> None:
-    async def main() -> None:
-        library = Closing()
-        shelf = shelf_of(library, 20)
-        a, b, _ = await shelf.models()
-        async with trio.open_nursery() as nursery, shelf.use(a) as old:
-            nursery.start_soon(shelf.renew, "a")
-            await trio.testing.wait_all_tasks_blocked()
-            async with shelf.use(a) as new, shelf.use(a) as same:
-                assert new is same is not old
-            assert library.opened == ["a", "a"]
-            assert len(shelf.in_memory) == 2
-            with trio.fail_after(5):  # the new one makes room: the old one is in use
-                async with shelf.use(b):
-                    assert {model.name for model in shelf.loaded} == {"b"}
-            assert library.opened == ["a", "a", "closed 2", "b"]
-        assert library.opened[-1] == "closed 1"
-        assert [model.name for model in shelf.in_memory] == ["b"]
-        await shelf.renew("c")  # what is not in memory is opened anew in any case
-
-    trio.run(main)
-
-
-def test_where_there_is_room_for_one_a_renewed_model_is_opened_when_it_is_left() -> None:
-    async def main() -> None:
-        library = Closing()
-        shelf = shelf_of(library, 10)
-        a, *_ = await shelf.models()
-
-        async def use() -> None:
-            async with shelf.use(a):
-                pass
-
-        with trio.fail_after(5):
-            async with trio.open_nursery() as nursery, shelf.use(a):
-                nursery.start_soon(shelf.renew, "a")
-                await trio.testing.wait_all_tasks_blocked()
-                nursery.start_soon(use)
-                await trio.sleep(0.05)  # a thread finds out what it needs
-                assert library.opened == ["a"]
-        assert library.opened == ["a", "closed 1", "a"]
-
-    trio.run(main)
-
-
-def test_a_model_that_is_being_loaded_is_renewed_too() -> None:
-    async def main() -> None:
-        library = Closing()
-        gate = library.gates["a"] = threading.Event()
-        shelf = shelf_of(library, 100)
-        a, *_ = await shelf.models()
-
-        async def use() -> None:
-            async with shelf.use(a):
-                pass
-
-        with trio.fail_after(20):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(use)
-                await trio.testing.wait_all_tasks_blocked()
-                nursery.start_soon(shelf.renew, "a")
-                await trio.testing.wait_all_tasks_blocked()
-                gate.set()
-        assert library.opened == ["a", "closed 1"]
-        assert not shelf.in_memory
 
     trio.run(main)
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -11,6 +12,8 @@ import pytest
 
 from engine.chat import ChatSettings, Conversation, Finished
 from engine.engine import Engine
+from swarm.api.joined import Asking, JoinedSwarm
+from swarm.peers.remote import Rules
 from tests.api.stage import api_process, ask, says
 from tests.e2e.processes import Served, serving, swarm
 from tests.engine.reference import opened
@@ -90,3 +93,33 @@ def test_eight_mixed_requests_over_donors_are_each_as_alone(url: str, engine: En
         together = list(pool.map(one, range(8)))
     assert together == [spoken(engine, text, count) for text, count in asked]
     assert httpx2.get(url + "/v1/swarm").json()["remote_calls"] > before
+
+
+def test_a_later_version_of_a_model_in_memory_is_told_once_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Network:
+        """Calls at once."""
+
+        def call(self, function: Any, *arguments: Any) -> Any:
+            return function(*arguments)
+
+    later = SimpleNamespace(name="tiny", version=2, root=b"2")
+
+    def newer(session: object, model: object, looked_at: set[bytes]) -> object:
+        if later.root in looked_at:
+            return None
+        looked_at.add(later.root)
+        return later
+
+    monkeypatch.setattr("swarm.api.joined.newer", newer)
+    idle = SimpleNamespace(verified_bytes=0, wanted_bytes=0)
+    now = SimpleNamespace(
+        peers=[], web=[], online=True, problem="", tracker="", operator=b"", model="tiny", progress=idle, bytes_per_s=0
+    )  # fmt: skip
+    session: Any = SimpleNamespace(snapshot=lambda: now)
+    library = JoinedSwarm(Network(), session, Asking(Rules.parse("off", 0.0)))  # type: ignore[arg-type]
+    assert library.renewed() == ()
+    library._loaded["tiny"] = SimpleNamespace(info=SimpleNamespace(version=1))  # type: ignore[assignment]
+    (told,) = library.renewed()
+    assert told.startswith("tiny has a new version, 2; this server speaks with version 1")
+    assert library.renewed() == ()
+    assert library.swarm()["news"] == [told]
