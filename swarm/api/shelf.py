@@ -5,6 +5,7 @@ runs in a thread of its own, one model at a time, while those that are there are
 unloaded.
 """
 
+import gc
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -177,6 +178,8 @@ class Shelf:
             idle = [model for model in self.loaded if not model.users]
             if idle:
                 await self._unload(min(idle, key=lambda model: model.used_s))
+                idle.clear()
+                await trio.to_thread.run_sync(gc.collect)  # models refer to themselves, and are large
             else:
                 async with self._released:
                     if all(model.users for model in self.loaded):

@@ -1,6 +1,8 @@
 """Models in memory: who waits for whom while one is loaded."""
 
+import gc
 import threading
+import weakref
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -123,3 +125,40 @@ def test_what_the_server_was_started_with_is_not_the_clients_fault() -> None:
         assert "1,000 bytes" in refused.value.message
 
     trio.run(main)
+
+
+def test_what_an_unloaded_model_held_is_free_before_the_next_is_loaded() -> None:
+    class Tied(SimpleNamespace):
+        """Refers to itself, as models with their schedulers and experts do."""
+
+    class Cyclic(Slow):
+        held: weakref.ref[Any] | None = None
+        free_when_opened = False
+
+        def open(self, name: str, experts_bytes: int | None) -> Engine:
+            if self.held is not None:
+                self.free_when_opened = self.held() is None
+            made: Any = Tied(
+                model=SimpleNamespace(resident_bytes=10),
+                bank=SimpleNamespace(capacity_bytes=0),
+                close=lambda: None,
+            )
+            made.itself = made
+            self.held = weakref.ref(made)
+            return made  # type: ignore[no-any-return]
+
+    library = Cyclic()
+
+    async def main() -> None:
+        shelf = shelf_of(library, 10)
+        a, b, _ = await shelf.models()
+        for model in (a, b):
+            async with shelf.use(model):
+                pass
+
+    gc.disable()
+    try:
+        trio.run(main)
+    finally:
+        gc.enable()
+    assert library.free_when_opened
