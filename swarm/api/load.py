@@ -42,7 +42,7 @@ def _stream(address: tuple[str, int], body: bytes) -> Streamed:
         began_s, tokens = time.perf_counter(), []
         answer = _asked(link, body)
         if answer.status != 200:
-            raise _refused(json.loads(answer.read()))
+            raise _refused(_document(answer.read()))
         for line in answer:
             came_s = time.perf_counter()
             if not line.startswith(b"data: {"):
@@ -67,6 +67,14 @@ def _asked(link: http.client.HTTPConnection, body: bytes) -> http.client.HTTPRes
         except (OSError, http.client.HTTPException):
             raise cut from None
     return link.getresponse()
+
+
+def _document(body: bytes) -> Any:
+    """An error in OpenAI's form; where it is none, what there is of it."""
+    try:
+        return json.loads(body)
+    except ValueError:
+        return {"error": {"message": body[:200].decode("utf-8", "replace") or "without a word"}}
 
 
 def _refused(document: Any) -> Refused:

@@ -52,7 +52,8 @@ def _text_prompt(engine: Engine, prompt: str | tuple[int, ...]) -> Prompt:
 
 def _no_tokenizer(trouble: str, param: str) -> ApiError:
     return bad(
-        f"This model has no tokenizer, so it {trouble}, or put the model's tokenizer.json into its directory.",
+        f"This model has no tokenizer, so it {trouble}, or have whoever shares the model put its tokenizer.json into "
+        "its directory.",
         param,
         "no_tokenizer",
     )
