@@ -173,7 +173,7 @@ class ExpertBank:
             self._stats.hits += experts.size
             return pool.alone(row, pool.slots[layer], experts, weights)
 
-    def whole(self, layers: Sequence[int]) -> tuple[ExpertShape, U8, list[I32]] | None:
+    def placed(self, layers: Sequence[int]) -> tuple[ExpertShape, U8, list[I32]] | None:
         """Where the experts of these layers are: of one shape, in one arena, and of each layer the slot of every
         expert. None unless they are on the integer path and in memory, for good."""
         with self._lock:
@@ -185,7 +185,8 @@ class ExpertBank:
 
     def count_hits(self, experts: int) -> None:
         """So many experts that are in memory were run by others."""
-        self._stats.hits += experts
+        with self._lock:
+            self._stats.hits += experts
 
     def prefetch(self, layer: int, experts: Iterable[int]) -> None:
         """Starts reading experts that will probably be needed, if such guesses proved right; returns at once."""

@@ -61,8 +61,8 @@ class Experts(Protocol):
 
 
 class Stoppable:
-    """Experts whose forward pass ends with Cancelled at the next layer once `stops()` says so, in the thread of the
-    pass."""
+    """Experts whose forward pass ends with Cancelled once `stops()` says so, in the thread of the pass: at the next
+    layer, or before the next call that takes a row through several."""
 
     def __init__(self, experts: Experts, stops: Callable[[], bool]) -> None:
         self._experts = experts

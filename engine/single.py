@@ -18,26 +18,32 @@ class SingleRow:
 
     def __init__(self, layers: Sequence[RowLayer | None]) -> None:
         """layers: as `Block.one_row` gives them."""
-        self._groups: dict[int, list[RowLayer]] = {}  # by the number of the first layer
-        for _, group in groupby(enumerate(layers), lambda pair: None if pair[1] is None else pair[1].alike):
-            members = list(group)
-            alike = [layer for _, layer in members if layer is not None]
-            if alike:
-                self._groups[members[0][0]] = alike
+        self._layers = list(enumerate(layers))
         self._bank: ExpertBank | None = None
+        self._groups: dict[int, list[RowLayer]] = {}  # by the number of the first layer
         self._made: dict[int, RowLayers] = {}
 
     def from_layer(self, layer: int, dtype: np.dtype[np.generic], bank: ExpertBank) -> RowLayers | None:
         """What takes a row through this layer and those that follow, with the experts of `bank` and caches of this
         type; None where nothing does."""
+        if self._bank is not bank:
+            self._bank, self._groups, self._made = bank, self._alike(bank), {}
         group = self._groups.get(layer)
         if group is None or not group[0].attention.serves(dtype):
             return None
-        if self._bank is not bank:
-            self._bank, self._made = bank, {}
         if layer not in self._made:
-            experts = bank.whole(range(layer, layer + len(group)))
+            experts = bank.placed(range(layer, layer + len(group)))
             if experts is None:
                 return None
             self._made[layer] = RowLayers(group, *experts)
         return self._made[layer]
+
+    def _alike(self, bank: ExpertBank) -> dict[int, list[RowLayer]]:
+        """Layers one after another that are alike, experts included."""
+        groups: dict[int, list[RowLayer]] = {}
+        for _, group in groupby(self._layers, lambda pair: pair[1] and (pair[1].alike, bank.shape(pair[0]))):
+            members = list(group)
+            alike = [layer for _, layer in members if layer is not None]
+            if alike:
+                groups[members[0][0]] = alike
+        return groups

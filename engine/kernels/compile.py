@@ -18,11 +18,13 @@ from numba import types as untyped_types
 from numba.core import caching as untyped_caching
 from numba.core import ccallback as untyped_callbacks
 from numba.core import event as untyped_event
+from numba.core import serialize as untyped_serialize
 
 types: Any = untyped_types
 caching: Any = untyped_caching
 callbacks: Any = untyped_callbacks
 event: Any = untyped_event
+serialize: Any = untyped_serialize
 
 PACKAGE = "engine.kernels"
 DIRECTORY = Path(__file__).parent
@@ -86,7 +88,7 @@ def _named(value: Any) -> Any:
     what they say is in the stamp."""
     function = getattr(value, "py_func", None)
     if function is None:
-        return value
+        return serialize.dumps(value)
     cells = function.__closure__ or ()
     return function.__module__, function.__qualname__, tuple(_named(cell.cell_contents) for cell in cells)
 

@@ -10,10 +10,8 @@ from engine.arrays import F32, I32, U8, Array
 from engine.kernels import row_layers_kernel as call
 from engine.kernels.attention import COST
 from engine.kernels.attention_kernel import BLOCK
-from engine.kernels.attention_tile import QUERIES
 from engine.kernels.crew import send
 from engine.kernels.experts import ExpertShape
-from engine.kernels.float_tile import FLOAT_ROWS
 from engine.kernels.row_attention import RowAttention
 from engine.kernels.row_linear import RowLinear, RowNorm
 from engine.kernels.row_route import RowRoute
@@ -24,7 +22,8 @@ CONSTANT = [
     call.LAYOUT, call.PARAMETERS_AT, call.FACTORS,
 ]  # fmt: skip
 VARYING = [call.HALF, call.FIRST, call.INTERLEAVED, call.X, call.COS, call.SIN, call.POSITION, call.OUT]
-"""What is the same in all calls of some layers, and what is another in each."""
+"""What is the same in all calls of some layers, and what is another in each; what stands for `Room` changes as it
+grows."""
 
 
 class Cache(Protocol):
@@ -152,7 +151,9 @@ class RowLayers:
         place = int(position[0])
         if place // BLOCK >= len(self._room.tops):
             self._room = self._new_room(blocks=2 * (place // BLOCK + 1))
-        self._table[:, call.KEYS :] = [(*some.addresses, some.capacity, some.start) for some in caches]
+        self._table[:, call.KEYS :] = [
+            (*some.addresses, some.capacity, some.start) for _, some in zip(self._table, caches, strict=True)
+        ]  # fmt: skip
         x, out = np.ascontiguousarray(x), np.empty(x.shape, np.float32)
         self._call[VARYING] = [
             angles.cos.shape[1], angles.first, angles.interleaved,
@@ -167,28 +168,10 @@ class RowLayers:
 
     def _new_room(self, blocks: int) -> call.Room:
         """Memory for so many blocks of keys, of which the kernels are told."""
-        s, layers, inner = self._sizes, len(self), -(-self._inner // 32)
-        shared = s.heads // s.kv_heads
-        lines = s.kv_heads * (-(-shared // QUERIES) * QUERIES if shared > 1 else 1)
-
-        def floats(*shape: int) -> F32:
-            return np.zeros(shape, np.float32)
-
+        shapes = call.room_shapes.py_func(self._sizes, len(self), self._inner, blocks)
         room = call.Room(
-            projected=floats(layers, (s.heads + 2 * s.kv_heads) * s.dim),
-            seen=floats(layers, s.heads * s.dim),
-            attended=floats(layers, s.hidden),
-            logits=floats(layers, -(-s.experts // FLOAT_ROWS) * FLOAT_ROWS),
-            made=np.zeros((layers, s.chosen, s.hidden), np.int16),
-            made_scale=floats(layers, s.chosen, -(-s.hidden // 32)),
-            h=np.zeros((s.chosen, inner * 32), np.int8),
-            h_scale=floats(s.chosen, inner),
-            h_sums=np.zeros((s.chosen, inner), np.int32),
-            tops=floats(blocks, lines),
-            sums=floats(blocks, lines),
-            parts=floats(blocks, lines, s.dim),
-            tally=np.zeros((layers + 1, call.EXPERTS + s.chosen), np.int64),
+            *(np.zeros(shape, kind) for shape, kind in zip(shapes, call.ROOM_TYPES, strict=True))
         )
-        self._call[[call.LINES, call.BLOCKS]] = lines, blocks
+        self._call[call.BLOCKS] = blocks
         self._call[call.ROOM :] = [_address(array) for array in room]
         return room

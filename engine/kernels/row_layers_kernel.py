@@ -19,6 +19,7 @@ import numpy as np
 from engine.arrays import F32, I32, Array
 from engine.kernels.addresses import array_at, carray
 from engine.kernels.atomic import mark_done, next_task, wait_for
+from engine.kernels.attention_tile import QUERIES
 from engine.kernels.compile import device, routine
 from engine.kernels.experts import combine_rounded
 from engine.kernels.float_tile import FLOAT_ROWS
@@ -96,8 +97,14 @@ class Token(NamedTuple):
     position: I32
 
 
+ROOM_TYPES = (
+    np.float32, np.float32, np.float32, np.float32, np.int16, np.float32, np.int8, np.float32, np.int32, np.float32,
+    np.float32, np.float32, np.int64,
+)  # fmt: skip
+
+
 class Room(NamedTuple):
-    """What threads tell each other. That with a line a layer is read by late ones too."""
+    """What threads tell each other, of ROOM_TYPES. That with a line a layer is read by late ones too."""
 
     projected: F32  # [layers, width of the projections]
     seen: F32  # [layers, heads · dim]
@@ -118,9 +125,9 @@ class Room(NamedTuple):
 # than a layer's norms, and minutes to compile.
 SIZES = len(Sizes._fields)
 (
-    LAYERS, CODE, PARAMETERS, HALF, FIRST, INTERLEAVED, INNER, LINES, BLOCKS, X, TABLE, NORMS, PLACES, OUTPUT_PLACES,
+    LAYERS, CODE, PARAMETERS, HALF, FIRST, INTERLEAVED, INNER, BLOCKS, X, TABLE, NORMS, PLACES, OUTPUT_PLACES,
     LAYOUT, PARAMETERS_AT, FACTORS, COS, SIN, POSITION, OUT, ROOM,
-) = range(SIZES, SIZES + 22)  # fmt: skip
+) = range(SIZES, SIZES + 21)  # fmt: skip
 CALL = ROOM + len(Room._fields)
 """How many numbers: those of `Sizes`, counts, then addresses."""
 
@@ -152,18 +159,28 @@ def _token(c):  # type: ignore[no-untyped-def]
 
 
 @device
-def _room(c, s):  # type: ignore[no-untyped-def]
-    layers, blocks, inner = c[LAYERS], (s.hidden + 31) // 32, (c[INNER] + 31) // 32
+def room_shapes(s, layers, inner, blocks):  # type: ignore[no-untyped-def]
+    """The shapes of `Room`; inner: the experts' width, blocks: of keys."""
+    groups, inner_groups, shared = (s.hidden + 31) // 32, (inner + 31) // 32, s.heads // s.kv_heads
+    lines = s.kv_heads * ((shared + QUERIES - 1) // QUERIES * QUERIES if shared > 1 else 1)
     logits = (s.experts + FLOAT_ROWS - 1) // FLOAT_ROWS * FLOAT_ROWS
+    return (
+        (layers, (s.heads + 2 * s.kv_heads) * s.dim), (layers, s.heads * s.dim), (layers, s.hidden), (layers, logits),
+        (layers, s.chosen, s.hidden), (layers, s.chosen, groups), (s.chosen, inner_groups * 32),
+        (s.chosen, inner_groups), (s.chosen, inner_groups), (blocks, lines), (blocks, lines), (blocks, lines, s.dim),
+        (layers + 1, EXPERTS + s.chosen),
+    )  # fmt: skip
+
+
+@device
+def _room(c, s):  # type: ignore[no-untyped-def]
+    at, shapes = c[ROOM:], room_shapes(s, c[LAYERS], c[INNER], c[BLOCKS])
     return Room(
-        array_at(c[ROOM], (layers, (s.heads + 2 * s.kv_heads) * s.dim), FLOATS),
-        array_at(c[ROOM + 1], (layers, s.heads * s.dim), FLOATS), array_at(c[ROOM + 2], (layers, s.hidden), FLOATS),
-        array_at(c[ROOM + 3], (layers, logits), FLOATS), array_at(c[ROOM + 4], (layers, s.chosen, s.hidden), SHORTS),
-        array_at(c[ROOM + 5], (layers, s.chosen, blocks), FLOATS), array_at(c[ROOM + 6], (s.chosen, inner * 32), CHARS),
-        array_at(c[ROOM + 7], (s.chosen, inner), FLOATS), array_at(c[ROOM + 8], (s.chosen, inner), INTS),
-        array_at(c[ROOM + 9], (c[BLOCKS], c[LINES]), FLOATS), array_at(c[ROOM + 10], (c[BLOCKS], c[LINES]), FLOATS),
-        array_at(c[ROOM + 11], (c[BLOCKS], c[LINES], s.dim), FLOATS),
-        array_at(c[ROOM + 12], (layers + 1, EXPERTS + s.chosen), LONGS),
+        array_at(at[0], shapes[0], FLOATS), array_at(at[1], shapes[1], FLOATS), array_at(at[2], shapes[2], FLOATS),
+        array_at(at[3], shapes[3], FLOATS), array_at(at[4], shapes[4], SHORTS), array_at(at[5], shapes[5], FLOATS),
+        array_at(at[6], shapes[6], CHARS), array_at(at[7], shapes[7], FLOATS), array_at(at[8], shapes[8], INTS),
+        array_at(at[9], shapes[9], FLOATS), array_at(at[10], shapes[10], FLOATS), array_at(at[11], shapes[11], FLOATS),
+        array_at(at[12], shapes[12], LONGS),
     )  # fmt: skip
 
 

@@ -1,11 +1,12 @@
 """How many threads the kernels use, and that one launch at a time has them.
 
 Kernels launch through Numba's OpenMP layer where libgomp is installed, else through its workqueue. One lock is held
-a launch: two models or sessions in one process then take turns kernel by kernel, instead of both slowing down (and
-the workqueue, which does not allow two launches at a time, is safe). Work too small to be worth a launch stays in the
-calling thread. Functions that are not parallel themselves are run on slices of rows by a few Python threads.
+a launch: two models or sessions in one process then take turns, kernel by kernel (token by token where a token goes
+through all layers in one), instead of both slowing down (and the workqueue, which does not allow two launches at a
+time, is safe). Work too small to be worth a launch stays in the calling thread. Functions that are not parallel
+themselves are run on slices of rows by a few Python threads.
 
-A step of decoding is some hundred launches with little in between. So a thread that ran out of work looks for more
+A step of decoding may be some hundred launches with little in between. So a thread that ran out of work looks for more
 `SPINS` times, a fraction of a millisecond, before it sleeps: waking it would take longer than many a launch. Between
 steps it sleeps. Where each layer pauses (for a donor's answer, or for a chatter's call) it looks for a shorter time:
 whoever computes meanwhile on the same machine needs the processor, and in a team that is not kept apart (`places`) so

@@ -29,6 +29,7 @@ from engine.kernels import (
     set_threads,
 )
 from engine.kernels import row_layers as module
+from engine.kernels.threads import SMALL, launch
 from engine.layers import Linear, Norm, Stack
 from engine.models import Batch, Segment
 from engine.rotary import RopeSettings, Rotary
@@ -36,14 +37,15 @@ from engine.router import SigmoidRouter, SoftmaxRouter
 from tests.engine.kernels.digests import normal
 
 F32 = npt.NDArray[np.float32]
-HIDDEN, HEADS, KV_HEADS, DIM, INNER, EXPERTS, CHOSEN, LAYERS = 80, 6, 2, 16, 41, 7, 3, 3
-WIDTHS = [HEADS * DIM, KV_HEADS * DIM, KV_HEADS * DIM]
+HIDDEN, DIM, INNER, EXPERTS, CHOSEN, LAYERS = 80, 16, 41, 7, 3, 3
+FEW = (6, 2)  # heads of queries, and of keys and values
 
 
 class Layer(GroupedBlock):
     """A layer of made-up weights; `rich`: with all that families add."""
 
-    def __init__(self, index: int, weights: Weights, *, rich: bool) -> None:
+    def __init__(self, index: int, weights: Weights, *, rich: bool, heads: tuple[int, int] = FEW) -> None:
+        all_widths = [heads[0] * DIM, heads[1] * DIM, heads[1] * DIM]
         seeds: Iterator[int] = iter(range(100 * index, 100 * index + 100))
 
         def draw(*shape: int) -> F32:
@@ -54,15 +56,15 @@ class Layer(GroupedBlock):
 
         self.index = index
         self.attention_norm, self.feed_norm = norm(HIDDEN), norm(HIDDEN)
-        biases = [draw(width) if rich else None for width in WIDTHS]
-        self.qkv = Stack([pack([F32Matrix(draw(width, HIDDEN)) for width in WIDTHS], weights)], biases)
-        widths = (DIM, DIM) if rich else WIDTHS[:2]
+        biases = [draw(width) if rich else None for width in all_widths]
+        self.qkv = Stack([pack([F32Matrix(draw(width, HIDDEN)) for width in all_widths], weights)], biases)
+        widths = (DIM, DIM) if rich else all_widths[:2]
         self.attention = GroupedAttention(
-            HEADS, KV_HEADS, DIM, norm(widths[0]), norm(widths[1]), window=90 if rich and index == 1 else None,
-            sinks=draw(HEADS) if rich else None,
+            *heads, DIM, norm(widths[0]), norm(widths[1]), window=90 if rich and index == 1 else None,
+            sinks=draw(heads[0]) if rich else None,
         )  # fmt: skip
         self.output = Linear(
-            pack(F32Matrix(draw(HIDDEN, WIDTHS[0])), weights), draw(HIDDEN) if rich else None
+            pack(F32Matrix(draw(HIDDEN, all_widths[0])), weights), draw(HIDDEN) if rich else None
         )
         gate = Linear(pack(F32Matrix(draw(EXPERTS, HIDDEN)), "native"), draw(EXPERTS) if rich else None)
         self.router = (
@@ -118,10 +120,14 @@ def row_layer(layer: Layer) -> RowLayer:
 
 
 def compare(
-    count: int, dtype: type[np.floating[Any]], dense: Weights, sparse: Weights, *, rich: bool
-) -> None:
+    count: int, dtype: type[np.floating[Any]], dense: Weights, sparse: Weights, *, rich: bool,
+    heads: tuple[int, int] = FEW,
+) -> None:  # fmt: skip
     """`count` rows, all in one pass of the layers one after another, against each by itself through all of them."""
-    layers, experts = [Layer(index, dense, rich=rich) for index in range(LAYERS)], Made(sparse, rich=rich)
+    layers, experts = (
+        [Layer(index, dense, rich=rich, heads=heads) for index in range(LAYERS)],
+        Made(sparse, rich=rich),
+    )
     rotary = Rotary.of(RopeSettings(theta=1e4), DIM, 0.5 if rich else 1.0, interleaved=rich)
     given = normal(1, count, HIDDEN)
 
@@ -166,26 +172,34 @@ def test_rows_are_those_of_the_layers_one_after_another(
     compare(300, dtype, dense, sparse, rich=rich)
 
 
-def test_one_thread_does_everything() -> None:
-    before = set_threads(1)
-    try:
-        compare(20, np.float32, "q8", "q4", rich=False)
-    finally:
-        set_threads(None)
-    assert before == 1
+@pytest.mark.parametrize("heads", [(20, 1), (3, 3)])
+def test_many_and_single_queries_a_key_head(heads: tuple[int, int]) -> None:
+    compare(140, np.float16, "q8", "q4", rich=True, heads=heads)
 
 
-def test_a_thread_that_comes_late_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many threads as were promised, one after another: the first does all, the others follow it."""
+def launching(threads: int, promised: int) -> Callable[[int], Any]:
+    """Launches of as many threads, which are told that they are `promised`."""
 
     @contextmanager
-    def late(work: int) -> Iterator[int]:
-        with module_launch(0):
-            yield 3
+    def launched(work: int) -> Iterator[int]:
+        set_threads(threads)
+        try:
+            with launch(SMALL):
+                yield promised
+        finally:
+            set_threads(None)
 
-    module_launch = module.launch
-    monkeypatch.setattr(module, "launch", late)
-    compare(150, np.float32, "q8", "q4", rich=False)
+    return launched
+
+
+@pytest.mark.parametrize("rich", [False, True])
+@pytest.mark.parametrize(("threads", "promised"), [(1, 1), (2, 2), (1, 3), (2, 7), (2, 40)])
+def test_any_number_of_threads_gives_the_same(
+    threads: int, promised: int, rich: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Side by side; and with more promised than there are, so that some come when others are done: they follow."""
+    monkeypatch.setattr(module, "launch", launching(threads, promised))
+    compare(150, np.float16, "q8", "q8", rich=rich)
 
 
 def test_layers_that_differ_in_more_than_their_weights_are_not_alike() -> None:
