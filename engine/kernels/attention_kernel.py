@@ -7,7 +7,7 @@ Both ways compute the same per block (`block_of`) and merge blocks in increasing
 import numpy as np
 from numba import prange
 
-from engine.kernels.atomic import give_way, mark_done, next_task, tasks_done
+from engine.kernels.atomic import mark_done, next_task, wait_for
 from engine.kernels.attention_tile import AHEAD, QUERIES, ask_for, score_tile, value_tile
 from engine.kernels.compile import kernel
 from engine.kernels.lanes import cache_value, lane_max, lane_sum
@@ -192,6 +192,18 @@ def finish(top, total, sink, has_sink, out):  # type: ignore[no-untyped-def]
             out[i] /= total
 
 
+@kernel
+def merge_blocks(tops, sums, parts, line, sinks, head, out):  # type: ignore[no-untyped-def]
+    """out [width] = line `line` of all blocks (tops and sums [blocks, lines], parts [blocks, lines, width]) merged in
+    increasing order, with the sink of `head` where there are any."""
+    top, total = np.float32(-np.inf), np.float32(0)
+    clear(out)
+    for block in range(len(tops)):
+        top, total = merge(top, total, tops[block, line], sums[block, line], out, parts[block, line])
+    sink = sinks[head] if len(sinks) > 0 else np.float32(0)
+    finish(top, total, sink, len(sinks) > 0, out)
+
+
 @kernel(parallel=True)
 def attend(q, k, v, positions, start, dim, width, scale, window, sinks, keys, bias, out, threads):  # type: ignore[no-untyped-def]
     """q f32 [N · H, 16 · chunks] filled up with zeros; out f32 [N · H, width]; the rest as in `attention`."""
@@ -280,8 +292,7 @@ def attend(q, k, v, positions, start, dim, width, scale, window, sinks, keys, bi
             place = next_task(later)
             if place >= kv_heads * tiles:
                 break
-            while tasks_done(done, 0) < tasks:
-                give_way()  # other threads are at their last blocks
+            wait_for(done, 0, tasks)
             tile, head = place // kv_heads, place % kv_heads
             if keys.shape[0] > 0:
                 begin = (tile // per_token) * shared + (tile % per_token) * a_tile
@@ -290,11 +301,4 @@ def attend(q, k, v, positions, start, dim, width, scale, window, sinks, keys, bi
                 begin, end = tile * a_tile, min(tile * a_tile + a_tile, together)
             for t in range(end - begin):
                 row = (begin + t) // shared * heads + head * shared + (begin + t) % shared
-                top, total, at = np.float32(-np.inf), np.float32(0), place * lines + t
-                clear(out[row])
-                for piece in range(blocks):
-                    top, total = merge(
-                        top, total, all_tops[piece, at], all_sums[piece, at], out[row], all_parts[piece, at]
-                    )
-                sink = sinks[row % heads] if len(sinks) else np.float32(0)
-                finish(top, total, sink, len(sinks) > 0, out[row])
+                merge_blocks(all_tops, all_sums, all_parts, place * lines + t, sinks, row % heads, out[row])

@@ -17,7 +17,7 @@ import numpy as np
 from numba import prange
 
 from engine.kernels.activation import activate
-from engine.kernels.atomic import give_way, mark_done, next_tasks, tasks_done
+from engine.kernels.atomic import mark_done, next_tasks, wait_for
 from engine.kernels.compile import device, kernel
 from engine.kernels.integer_tile import KINDS, SCALES, WIDE, integer_tile
 from engine.kernels.quantize import quantize_group
@@ -164,8 +164,7 @@ def integer_experts(kind_name: str, scale_name: str) -> Any:
                     break
                 for one in range(task, end):
                     run, begin = one // tasks, one % tasks * step
-                    while tasks_done(done, run) < inner_tasks:
-                        give_way()  # another thread is at its last blocks of this expert
+                    wait_for(done, run, inner_tasks)
                     base, rows = slot[order[bounds[run]]] * size, bounds[run + 1] - bounds[run]
                     stop, width = min(begin + step, groups), step if rows <= WIDE else 1
                     for block in range(begin, stop, width):

@@ -10,8 +10,7 @@ import numpy as np
 from engine.arrays import F32, I32, Array
 from engine.kernels.atomic import mark_done, next_task, wait_for
 from engine.kernels.attention import COST, NO_BIAS, NO_KEYS, NO_SINKS
-from engine.kernels.attention_kernel import BLOCK, RUN, attend, block_of, clear, finish, merge, ranges
-from engine.kernels.attention_tile import QUERIES
+from engine.kernels.attention_kernel import BLOCK, RUN, attend, block_of, merge_blocks, ranges
 from engine.kernels.compile import device, kernel
 from engine.kernels.half import narrow_into
 from engine.kernels.isa import isa
@@ -49,7 +48,7 @@ def attend_share(  # type: ignore[no-untyped-def]
     heads, dim, kv_heads = q.shape[0], q.shape[1], keys.shape[1]
     shared, spans = heads // kv_heads, np.empty((1, 2), np.int64)
     lowest, highest = ranges(positions, window, NO_KEYS, spans)
-    blocks, lines = highest - lowest, (shared + QUERIES - 1) // QUERIES * QUERIES if shared > 1 else 1
+    blocks, lines = highest - lowest, tops.shape[1] // kv_heads
     group = min(kv_heads, max(1, RUN // dim))
     while group > 1 and (kv_heads + group - 1) // group * blocks < 4 * threads:
         group = (group + 1) // 2  # enough tasks for all
@@ -83,12 +82,8 @@ def attend_share(  # type: ignore[no-untyped-def]
             break
         wait_for(tally, PIECES_DONE, tasks)
         for t in range(shared):
-            top, total, at, row = np.float32(-np.inf), np.float32(0), head * lines + t, head * shared + t
-            clear(out[row])
-            for piece in range(blocks):
-                top, total = merge(top, total, tops[piece, at], sums[piece, at], out[row], parts[piece, at])
-            sink = sinks[row] if len(sinks) > 0 else np.float32(0)
-            finish(top, total, sink, len(sinks) > 0, out[row])
+            row = head * shared + t
+            merge_blocks(tops[:blocks], sums[:blocks], parts[:blocks], head * lines + t, sinks, row, out[row])
         mark_done(tally, MERGES_DONE, 1)
     wait_for(tally, MERGES_DONE, kv_heads)
 

@@ -12,7 +12,7 @@ import numpy as np
 from numba import prange
 
 from engine.arrays import F32, I32, U8
-from engine.kernels.atomic import give_way, mark_done, next_tasks, tasks_done
+from engine.kernels.atomic import mark_done, next_tasks, wait_for
 from engine.kernels.compile import device, kernel
 from engine.kernels.experts import ExpertShape, combine_rounded
 from engine.kernels.experts_integer import MOST, add_bias, inner_values, round_outputs, tasks_of
@@ -74,8 +74,7 @@ def experts_share(kind_name: str, scale_name: str) -> Any:
                 return mine
             for one in range(task, end):
                 expert, block = one // tasks, one % tasks * step
-                while tasks_done(done, expert) < inner_tasks:
-                    give_way()  # another thread is at its last blocks of this expert
+                wait_for(done, expert, inner_tasks)
                 base, count = slots[ids[0, expert]] * size, min(32 * step, hidden - block * 32)
                 for part in range((count + 15) // 16):
                     row_tile(
