@@ -1,6 +1,7 @@
 """Names for the array types of the engine, and memory aligned for vector loads."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -33,3 +34,13 @@ def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     if size < SMALL_BYTES:
         return np.empty(shape, kind)
     return aligned_bytes(size).view(kind).reshape(shape)
+
+
+def joined(arrays: Sequence[Array]) -> Array:
+    """Arrays one below the other; a single one as it is."""
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def address_of(array: Any) -> int:
+    """Where an array begins, for kernels that are told so; cheaper than `array.ctypes`."""
+    return int(array.__array_interface__["data"][0])

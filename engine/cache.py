@@ -21,7 +21,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from engine.arrays import Array, aligned
+from engine.arrays import Array, address_of, aligned
 from engine.errors import CannotRewind
 from engine.kernels import narrow
 from engine.memory import own_bytes
@@ -181,7 +181,7 @@ class KeyValue:
         self.arrays = arrays
         self.bits = [array.view(np.uint16) if array.dtype == np.float16 else array for array in arrays]
         """The arrays as kernels take them."""
-        self.addresses: list[int] = [array.__array_interface__["data"][0] for array in arrays]
+        self.addresses: list[int] = [address_of(array) for array in arrays]
         """Where each array begins, for kernels that take the caches of several sequences."""
 
     @property
@@ -192,6 +192,12 @@ class KeyValue:
     def capacity(self) -> int:
         """Rows for which there is memory."""
         return len(self.arrays[0]) if self.arrays else 0
+
+    @property
+    def place(self) -> tuple[int, ...]:
+        """The cache as kernels are told of it that take several: where each array begins, their rows, the first row's
+        position."""
+        return *self.addresses, self.capacity, self.start
 
     def prepare(self, length: int, count: int) -> None:
         if length + count - self.start <= self.capacity:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.arrays import F32
+from engine.arrays import F32, joined
 from engine.cache import Running
 from engine.kernels import Activation, activation, exp, l2_normalize, sigmoid, silu
 from engine.kernels.convolution import causal_convolution
@@ -84,7 +84,7 @@ class DeltaShape:
             if self.tiled:
                 q, k = (np.tile(part, (1, self.heads // self.key_heads, 1)) for part in (q, k))
             outputs.append(delta_rule(q, k, v, decay[rows], beta[rows], before, after))
-        return outputs[0] if len(outputs) == 1 else np.concatenate(outputs)
+        return joined(outputs)
 
 
 def load_taps(load: Loader, names: Sequence[str], widths: Sequence[int], taps: int) -> F32:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.arrays import F32, I32
+from engine.arrays import F32, I32, joined
 from engine.cache import KeyValue
 from engine.experts import MatrixRef
 from engine.kernels import Matrix, attention
@@ -160,5 +160,5 @@ class LatentAttention:
                     keys=None if chosen is None else chosen[index],
                 )
             )
-        summed = outputs[0] if len(outputs) == 1 else np.concatenate(outputs)
+        summed = joined(outputs)
         return matmul_heads(summed, self.value_out).reshape(len(batch), -1)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from engine.arrays import F32, U8, Array
+from engine.arrays import F32, U8, Array, joined
 from engine.cache import KeyValue
 from engine.config import Reader
 from engine.errors import ConfigError, EngineError
@@ -205,7 +205,7 @@ def attend(
     if takes_sequences(parts[0].dtype, len(parts), q.size * (batch.furthest + 1)):
         table = np.array(
             [
-                (rows.start, rows.stop - rows.start, *part.addresses, part.capacity, part.start)
+                (rows.start, rows.stop - rows.start, *part.place)
                 for part, rows in zip(parts, batch.slices, strict=True)
             ],
             np.int64,
@@ -232,5 +232,5 @@ def attend(
                 bias=None if bias is None else bias[rows],
             )
         )
-    out = outputs[0] if len(outputs) == 1 else np.concatenate(outputs)
+    out = joined(outputs)
     return out.reshape(len(batch), -1)

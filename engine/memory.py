@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.arrays import U8, aligned_bytes
+from engine.arrays import U8, address_of, aligned_bytes
 from engine.groups import memory_left
 from engine.nodes import spread
 
@@ -48,7 +48,7 @@ def _mapped(count: int) -> U8:
             block.madvise(mmap.MADV_HUGEPAGE)
     found = np.frombuffer(block, np.uint8, count)
     if size >= LARGE_BYTES:
-        spread(found.__array_interface__["data"][0], size)
+        spread(address_of(found), size)
     return found
 
 

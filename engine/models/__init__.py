@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from engine.arrays import F32, I32, Array, Flags
+from engine.arrays import F32, I32, Flags, joined
 from engine.cache import State
 from engine.errors import ContextFull, UnknownFamily
 from engine.experts import ExpertLayout, Experts
@@ -54,10 +54,6 @@ class Segment:
     logits: Literal["none", "last", "all"] = "last"
 
 
-def _joined(arrays: Sequence[Array]) -> Array:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-
-
 class Batch:
     """The rows of one forward pass: the tokens of all its segments, one below the other.
 
@@ -72,9 +68,9 @@ class Batch:
         counts = [len(segment.tokens) for segment in segments]
         ends = list(accumulate(counts))
         self.slices = [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
-        self.tokens: I32 = _joined([np.asarray(segment.tokens, np.int32) for segment in segments])
+        self.tokens: I32 = joined([np.asarray(segment.tokens, np.int32) for segment in segments])
         starts = [state.length for state in self.states]
-        self.positions: I32 = _joined(
+        self.positions: I32 = joined(
             [
                 np.arange(start, start + count, dtype=np.int32)
                 for start, count in zip(starts, counts, strict=True)
@@ -83,7 +79,7 @@ class Batch:
         self.furthest = max(
             (start + count - 1 for start, count in zip(starts, counts, strict=True)), default=0
         )
-        self.stretched: Flags = _joined(
+        self.stretched: Flags = joined(
             [np.full(count, state.stretched) for state, count in zip(self.states, counts, strict=True)]
         )
         wanted: list[int] = []

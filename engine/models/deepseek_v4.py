@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.arrays import F32, I32
+from engine.arrays import F32, I32, joined
 from engine.cache import KeyValue, Part, State
 from engine.compressed import Compressor, Entries, WindowAndEntries, ropes
 from engine.config import Reader
@@ -285,7 +285,7 @@ class Attention:
                 self._joint(part, q[rows], batch.positions[rows], choice)
                 for part, rows, choice in zip(parts, batch.slices, chosen, strict=True)
             ]
-        out = seen[0] if len(seen) == 1 else np.concatenate(seen)
+        out = joined(seen)
         out = inverse_rope(out, *angles, interleaved=True, first=c.head_dim - c.rope_dim)
         grouped = matmul_heads(out.reshape(count, c.output_groups, -1), self.output_groups)
         return self.output(grouped.reshape(count, -1))

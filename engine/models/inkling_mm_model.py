@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.arrays import F32, I32
+from engine.arrays import F32, I32, joined
 from engine.cache import KeyValue, Part, Running, State
 from engine.config import Reader, text_part
 from engine.delta import load_taps
@@ -156,7 +156,7 @@ class Mixing:
             causal_convolution(x[rows], self.taps, part.now[self.slot], part.after[self.slot])
             for part, rows in zip(parts, batch.slices, strict=True)
         ]
-        mixed = outputs[0] if len(outputs) == 1 else np.concatenate(outputs)
+        mixed = joined(outputs)
         return x + mixed
 
 
