@@ -13,7 +13,7 @@ import numpy as np
 from engine.arrays import F32
 from engine.cache import KeyValue, Part, State
 from engine.experts import Experts
-from engine.kernels import Angles, RowLayer
+from engine.kernels import RowLayer
 from engine.layers import DenseMLP, Norm
 from engine.loader import Loader
 from engine.models import Batch, Model
@@ -139,11 +139,13 @@ class Decoder(Frame[Block]):
         bank = experts.local_bank() if len(batch) == 1 else None
         at = 0
         while at < len(self.layers):
-            several = None if bank is None else self._single.from_layer(at, self.cache_dtype, bank)
-            if bank is not None and several is not None:
-                turned = Angles(*angles, self.rotary.first, self.rotary.interleaved)
-                caches = cast(list[KeyValue], batch.states[0].parts[at : at + len(several)])
-                x = several(x, turned, caches, batch.positions)
+            if (
+                bank is not None
+                and (several := self._single.from_layer(at, self.cache_dtype, bank)) is not None
+            ):
+                parts = cast(list[KeyValue], batch.states[0].parts[at : at + len(several)])
+                turning = angles, self.rotary.first, self.rotary.interleaved
+                x = several(x, *turning, [part.place for part in parts], batch.positions)
                 bank.count_hits(len(several) * several.chosen)
                 at += len(several)
                 continue

@@ -35,7 +35,7 @@ class SingleRow:
             experts = bank.placed(range(layer, layer + len(group)))
             if experts is None:
                 return None
-            self._made[layer] = RowLayers(group, *experts)
+            self._made[layer] = RowLayers(group, dtype, *experts)
         return self._made[layer]
 
     def _alike(self, bank: ExpertBank) -> dict[int, list[RowLayer]]:

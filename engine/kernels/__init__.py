@@ -32,14 +32,14 @@ from engine.kernels.packing import LAYOUT_VERSION, Packing, Weights, choose
 from engine.kernels.rope import inverse_frequencies, inverse_rope, powers, rope, rope_tables
 from engine.kernels.row_attention import RowAttention
 from engine.kernels.row_experts import RowExperts
-from engine.kernels.row_layers import Angles, RowLayer, RowLayers
+from engine.kernels.row_layers import RowLayer, RowLayers
 from engine.kernels.row_linear import RowLinear, RowNorm
 from engine.kernels.row_route import RowRoute
 from engine.kernels.rows import Rows, quantize_rows
 from engine.kernels.threads import apart, expect_pauses, physical_cores, set_threads, threads, waiting
 
 __all__ = [
-    "LAYOUT_VERSION", "Activation", "Angles", "ExpertRows", "ExpertShape", "Matrix", "Packing", "RowAttention",
+    "LAYOUT_VERSION", "Activation", "ExpertRows", "ExpertShape", "Matrix", "Packing", "RowAttention",
     "RowExperts", "RowLayer", "RowLayers", "RowLinear", "RowNorm", "RowRoute", "Rows", "Weights",
     "activation", "apart", "attention", "choose", "combine", "device", "dots", "erf", "exp", "expect_pauses", "gelu",
     "gelu_tanh", "inverse_frequencies", "inverse_rope", "kernel", "l2_normalize", "layer_norm", "log",

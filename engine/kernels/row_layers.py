@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from engine.arrays import F32, I32, U8, Array
+from engine.arrays import F32, I32, U8, address_of
 from engine.kernels import row_layers_kernel as call
 from engine.kernels.attention import COST
 from engine.kernels.attention_kernel import BLOCK
@@ -24,27 +24,6 @@ CONSTANT = [
 VARYING = [call.HALF, call.FIRST, call.INTERLEAVED, call.X, call.COS, call.SIN, call.POSITION, call.OUT]
 """What is the same in all calls of some layers, and what is another in each; what stands for `Room` changes as it
 grows."""
-
-
-class Cache(Protocol):
-    """One layer's keys and values, see `engine.cache.KeyValue`."""
-
-    start: int
-    addresses: list[int]
-    bits: list[Array]
-
-    @property
-    def capacity(self) -> int: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Angles:
-    """What turns heads, see `rope`: tables for the one position, from which dimension on, and in which form."""
-
-    cos: F32
-    sin: F32
-    first: int
-    interleaved: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +75,7 @@ class RowLayer:
             heads.k_norm.weight, heads.sinks, self.output.matrix.data, self.output.bias, self.feed_norm.weight,
             route.matrix.data, route.bias, route.correction,
         )  # fmt: skip
-        return [*map(_address, arrays), heads.window]
+        return [*map(address_of, arrays), heads.window]
 
     def norms(self) -> list[np.float32]:
         """Epsilon and what is added to the weight, of each norm."""
@@ -104,39 +83,37 @@ class RowLayer:
         return [number for norm in norms for number in (norm.epsilon, norm.plus)]
 
 
-def _address(array: Any) -> int:
-    return int(array.__array_interface__["data"][0])
-
-
 class RowLayers:
     """Layers one after another that are alike, with experts behind their attention and nothing else, applied to single
     rows. One instance, one thread at a time."""
 
     def __init__(
-        self, layers: Sequence[RowLayer], shape: ExpertShape, arena: U8, slots: Sequence[I32]
-    ) -> None:
+        self, layers: Sequence[RowLayer], dtype: np.dtype[np.generic], shape: ExpertShape, arena: U8,
+        slots: Sequence[I32],
+    ) -> None:  # fmt: skip
         """layers: at least one; each `serves`, and `alike` is the same for all. Their expert e is that in
-        arena[slots[layer][e]], all of them of `shape`, on the integer path."""
+        arena[slots[layer][e]], all of them of `shape`, on the integer path. dtype: of the caches."""
         first = layers[0]
         self._sizes = first.sizes()
         self.chosen = self._sizes.chosen
         """Experts a row goes to in each layer."""
         self._table = np.zeros((len(layers), call.COLUMNS), np.int64)
         for line, layer, some in zip(self._table, layers, slots, strict=True):
-            line[: call.KEYS] = [*layer.line(), _address(arena), _address(some)]
+            line[: call.KEYS] = [*layer.line(), address_of(arena), address_of(some)]
         norms = np.array([layer.norms() for layer in layers], np.float32)
         factors = np.array([first.attention.scale, first.router.factor], np.float32)
         self._call = np.zeros(call.CALL, np.int64)
         self._call[: call.SIZES] = self._sizes
         self._call[CONSTANT] = [
             len(layers), shape.activation.code, len(shape.parameters), shape.intermediate,
-            *map(_address, (self._table, norms, first.projections.matrix.places, first.output.matrix.places)),
-            *map(_address, (shape.layout, shape.parameters, factors)),
+            *map(address_of, (self._table, norms, first.projections.matrix.places, first.output.matrix.places)),
+            *map(address_of, (shape.layout, shape.parameters, factors)),
         ]  # fmt: skip
         self._kept = (*layers, shape, arena, *slots, norms, factors)  # what the numbers above point to
-        packing = first.projections.matrix.packing
-        self._formats = (
-            (packing.kind, packing.scale), (shape.packing.kind, shape.packing.scale), first.router.matrix.packing.kind
+        dense, experts = first.projections.matrix.packing, shape.packing
+        self._routine = call.row_layers(
+            (dense.kind, dense.scale), (experts.kind, experts.scale), first.router.matrix.packing.kind,
+            dtype == np.float16,
         )  # fmt: skip
         self._work = first.work + 3 * shape.hidden * shape.intermediate * self.chosen
         self._inner = shape.intermediate
@@ -145,25 +122,27 @@ class RowLayers:
     def __len__(self) -> int:
         return len(self._table)
 
-    def __call__(self, x: F32, angles: Angles, caches: Sequence[Cache], position: I32) -> F32:
-        """x f32 [1, hidden] through all layers -> f32 [1, hidden]. caches: of each layer, which is written to; position
-        int32 [1], within them."""
+    def __call__(
+        self, x: F32, angles: tuple[F32, F32], first: int, interleaved: bool, caches: Sequence[tuple[int, ...]],
+        position: I32,
+    ) -> F32:  # fmt: skip
+        """x f32 [1, hidden] through all layers -> f32 [1, hidden].
+
+        angles, first, interleaved: see `rope`. caches: of each layer, see `engine.cache.KeyValue.place`; they are
+        written to. position int32 [1], within them.
+        """
         place = int(position[0])
         if place // BLOCK >= len(self._room.tops):
             self._room = self._new_room(blocks=2 * (place // BLOCK + 1))
-        self._table[:, call.KEYS :] = [
-            (*some.addresses, some.capacity, some.start) for _, some in zip(self._table, caches, strict=True)
-        ]  # fmt: skip
+        self._table[:, call.KEYS :] = [cache for _, cache in zip(self._table, caches, strict=True)]
         x, out = np.ascontiguousarray(x), np.empty(x.shape, np.float32)
         self._call[VARYING] = [
-            angles.cos.shape[1], angles.first, angles.interleaved,
-            *map(_address, (x, angles.cos, angles.sin, position, out)),
+            angles[0].shape[1], first, interleaved, *map(address_of, (x, *angles, position, out)),
         ]  # fmt: skip
         self._room.tally.fill(0)
-        routine = call.row_layers(*self._formats, caches[0].bits[0].dtype == np.uint16)
-        reach = COST * self._sizes.heads * self._sizes.dim * (place + 1 - caches[0].start)
+        reach = COST * self._sizes.heads * self._sizes.dim * (place + 1 - self._table.item(0, call.START))
         with launch(self._work + reach) as threads:
-            send(routine.address, self._call, threads)
+            send(self._routine.address, self._call, threads)
         return out
 
     def _new_room(self, blocks: int) -> call.Room:
@@ -173,5 +152,5 @@ class RowLayers:
             *(np.zeros(shape, kind) for shape, kind in zip(shapes, call.ROOM_TYPES, strict=True))
         )
         self._call[call.BLOCKS] = blocks
-        self._call[call.ROOM :] = [_address(array) for array in room]
+        self._call[call.ROOM :] = [address_of(array) for array in room]
         return room

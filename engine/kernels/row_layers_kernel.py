@@ -74,7 +74,7 @@ class Sizes(NamedTuple):
     normalise: int
 
 
-class Weights(NamedTuple):
+class Layers(NamedTuple):
     """The layers of a call. places: those of `Matrix`; layout, code and parameters: those of `ExpertShape`."""
 
     table: Array  # int64 [layers, COLUMNS]
@@ -141,8 +141,8 @@ def _sizes(c):  # type: ignore[no-untyped-def]
 
 
 @device
-def _weights(c, s):  # type: ignore[no-untyped-def]
-    return Weights(
+def _layers(c, s):  # type: ignore[no-untyped-def]
+    return Layers(
         array_at(c[TABLE], (c[LAYERS], COLUMNS), LONGS), array_at(c[NORMS], (c[LAYERS], 8), FLOATS),
         array_at(c[PLACES], (s.projections, 4), LONGS), array_at(c[OUTPUT_PLACES], (s.output, 4), LONGS),
         array_at(c[LAYOUT], (11,), LONGS), c[CODE], array_at(c[PARAMETERS_AT], (c[PARAMETERS],), FLOATS),
@@ -208,10 +208,8 @@ def _attention_part(kind_name: str, scale_name: str, router: str) -> Any:
 
         q_end = s.heads * s.dim
         k_end = q_end + s.kv_heads * s.dim
-        queries, keys = (
-            np.empty((1, s.heads, s.dim), np.float32),
-            np.empty((1, s.kv_heads, s.dim), np.float32),
-        )
+        queries = np.empty((1, s.heads, s.dim), np.float32)
+        keys = np.empty((1, s.kv_heads, s.dim), np.float32)
         turn_row(
             own[:q_end].reshape(1, q_end), array_at(line[Q_NORM], (s.q_norm,), FLOATS), norms[2], norms[3],
             token.cos, token.sin, token.first, token.interleaved, queries,
@@ -290,7 +288,7 @@ def row_layers(dense: tuple[str, str], experts: tuple[str, str], router: str, ha
     def row_layers(numbers, threads):  # type: ignore[no-untyped-def]
         call = carray(numbers, (CALL,))
         s, token = _sizes(call), _token(call)
-        w, room = _weights(call, s), _room(call, s)
+        w, room = _layers(call, s), _room(call, s)
         x = array_at(call[X], (1, s.hidden), FLOATS).copy()
         ids, weights = np.empty((1, s.chosen), np.int32), np.empty((1, s.chosen), np.float32)
         for layer in range(call[LAYERS]):

@@ -72,21 +72,8 @@ def panels_share(kind_name: str, scale_name: str) -> Any:
                 return mine
             for panel in range(task, end):
                 row_tile(
-                    kind,
-                    scale_kind,
-                    data,
-                    panel * panel_bytes,
-                    groups,
-                    q,
-                    scale,
-                    sums,
-                    index,
-                    0,
-                    1,
-                    scratch,
-                    0,
-                    16,
-                )
+                    kind, scale_kind, data, panel * panel_bytes, groups, q, scale, sums, index, 0, 1, scratch, 0, 16,
+                )  # fmt: skip
                 at = places[panel, 0] + places[panel, 2]
                 for r in range(places[panel, 3]):
                     value = scratch[r]

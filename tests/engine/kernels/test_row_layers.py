@@ -16,7 +16,6 @@ from engine.formats import F32Matrix
 from engine.grouped import GroupedAttention, GroupedBlock
 from engine.kernels import (
     Activation,
-    Angles,
     ExpertShape,
     RowLayer,
     RowLayers,
@@ -141,13 +140,15 @@ def compare(
     together.commit()
 
     alone = State([layer.new_part(np.dtype(dtype)) for layer in layers])
-    run = RowLayers([row_layer(layer) for layer in layers], experts.shape, experts.arena, experts.slots)
+    run = RowLayers(
+        [row_layer(layer) for layer in layers], np.dtype(dtype), experts.shape, experts.arena, experts.slots
+    )
     for n in range(count):
         alone.prepare(1)
         position = np.array([n], np.int32)
-        angles = Angles(*rotary.angles(position), rotary.first, rotary.interleaved)
-        caches = [part for part in alone.parts if isinstance(part, KeyValue)]
-        found = run(given[n : n + 1], angles, caches, position)
+        turning = rotary.angles(position), rotary.first, rotary.interleaved
+        caches = [part.place for part in alone.parts if isinstance(part, KeyValue)]
+        found = run(given[n : n + 1], *turning, caches, position)
         assert found.tobytes() == expected[n].tobytes(), f"row {n}"
         alone.commit()
     for one, other in zip(alone.parts, together.parts, strict=True):
