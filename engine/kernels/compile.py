@@ -89,18 +89,32 @@ def _named(value: Any) -> Any:
     function = getattr(value, "py_func", None)
     if function is None:
         return serialize.dumps(value)
-    cells = function.__closure__ or ()
-    return function.__module__, function.__qualname__, tuple(_named(cell.cell_contents) for cell in cells)
+    return function.__module__, function.__qualname__, _closed_over(function)
+
+
+def _closed_over(function: Callable[..., Any]) -> tuple[Any, ...]:
+    return tuple(_named(cell.cell_contents) for cell in function.__closure__ or ())
+
+
+def _told_apart(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function under a name that also says what it is closed over.
+
+    Machine code is found by name, and what one process kept on disk may bear the same name as what another kept: then
+    functions of one place, closed over different formats, would be taken for each other by whoever loads both.
+    """
+    if function.__closure__:
+        digest = hashlib.sha256(repr(_closed_over(function)).encode()).hexdigest()
+        place, _, name = function.__qualname__.rpartition(".")
+        function.__qualname__ = f"{place}.{digest[:16]}.{name}"
+    return function
 
 
 class _KernelCache(caching.FunctionCache):  # type: ignore[misc]
     _impl_class = _Implementation
 
     def _index_key(self, signature: Any, codegen: Any) -> Any:
-        cells = self._py_func.__closure__ or ()
         code = hashlib.sha256(self._py_func.__code__.co_code).hexdigest()
-        closed_over = repr(tuple(_named(cell.cell_contents) for cell in cells))
-        return signature, codegen.magic_tuple(), (code, closed_over)
+        return signature, codegen.magic_tuple(), (code, repr(_closed_over(self._py_func)))
 
 
 def kernel(function: Callable[..., Any] | None = None, *, parallel: bool = False) -> Any:
@@ -109,6 +123,7 @@ def kernel(function: Callable[..., Any] | None = None, *, parallel: bool = False
     """
 
     def wrap(function: Callable[..., Any]) -> Any:
+        function = _told_apart(function)
         dispatcher: Any = njit(nogil=True, parallel=parallel, error_model="numpy")(function)
         with suppress(RuntimeError):  # nowhere to keep it: then it is compiled at every start
             dispatcher._cache = _KernelCache(function)
@@ -123,6 +138,7 @@ def routine(function: Callable[..., Any]) -> Any:
 
     A parallel kernel is compiled several times over, each time with all that it calls; this is, once.
     """
+    function = _told_apart(function)
     compiled = callbacks.CFunc(function, ROUTINE, {}, {"nopython": True, "error_model": "numpy"})
     with suppress(RuntimeError):
         compiled._cache = _KernelCache(function)
@@ -134,7 +150,7 @@ def device(function: Callable[..., Any]) -> Any:
     """Decorator for functions that only kernels call: part of each caller's machine code, not kept by
     itself.
     """
-    return njit(nogil=True, error_model="numpy")(function)
+    return njit(nogil=True, error_model="numpy")(_told_apart(function))
 
 
 def intrinsic(function: Callable[..., Any]) -> Any:

@@ -2,13 +2,21 @@
 sources are watched.
 """
 
+import itertools
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numba.core.bytecode import FunctionIdentity
 
 from engine.kernels import compile as compiling
 from engine.kernels import physical_cores, set_threads, threads
+from engine.kernels.addresses import carray
+from engine.kernels.crew import send
 
 ROOT = Path(__file__).parents[3]
 
@@ -64,6 +72,34 @@ for locator in (caching.UserProvidedCacheLocator, caching.InTreeCacheLocator, ca
     for _ in range(2):
         assert "_exp" in _run(nowhere + PROGRAM, tmp_path).split()
     assert not list(tmp_path.iterdir())
+
+
+def times(factor: int) -> Any:
+    """A routine that multiplies its first number."""
+
+    @compiling.device
+    def multiplied(value):  # type: ignore[no-untyped-def]
+        return value * factor
+
+    @compiling.routine
+    def work(numbers, threads):  # type: ignore[no-untyped-def]
+        given = carray(numbers, (1,))
+        given[0] = multiplied(given[0])
+
+    return work
+
+
+def test_machine_code_for_different_formats_has_different_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes count functions alike; what both kept on disk is loaded into one."""
+    names = []
+    for factor in (2, 3, 2):
+        monkeypatch.setattr(FunctionIdentity, "_unique_ids", itertools.count(1 << 30))
+        made = times(factor)
+        names.append(made.native_name)
+        numbers = np.array([7], np.int64)
+        send(made.address, numbers, 1)
+        assert numbers[0] == 7 * factor
+    assert names[0] == names[2] != names[1]
 
 
 def test_importing_compiles_nothing(tmp_path: Path) -> None:
