@@ -12,7 +12,21 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from engine.kernels import ir as w
-from engine.kernels.ir import I1, I8, I16, I32, Builder, Value, call, constant, load, offset, splat, vector
+from engine.kernels.ir import (
+    I1,
+    I8,
+    I16,
+    I32,
+    I64,
+    Builder,
+    Value,
+    call,
+    constant,
+    load,
+    offset,
+    splat,
+    vector,
+)
 
 STEPS = 8  # steps of 4 inputs in a group of 32
 BIAS = {"q8": 128, "q4": 8, "int4": 8, "mxfp4": 12}
@@ -51,20 +65,20 @@ class Writer(ABC):
         aligned).
         """
         if self.kind == "q8":
-            return [
-                [self.byte(self._load(group, step, piece)) for piece in range(self.pieces)]
-                for step in range(STEPS)
-            ]
-        low: Steps = []
-        high: Steps = []
-        for half in range(STEPS // 2):
-            packed = [self._load(group, half, piece) for piece in range(self.pieces)]
-            low.append([self.nibble(self.b.and_(value, constant(self.bytes, 15))) for value in packed])
-            high.append([self.nibble(self._upper(value)) for value in packed])
-        return low + high
+            return [self.steps_at(offset(self.b, group, 64 * step))[0] for step in range(STEPS)]
+        halves = [self.steps_at(offset(self.b, group, 64 * half)) for half in range(STEPS // 2)]
+        return [low for low, _ in halves] + [high for _, high in halves]
 
-    def _load(self, group: Value, step: int, piece: int) -> Value:
-        return load(self.b, offset(self.b, group, 64 * step + 4 * self.lanes * piece), self.bytes)
+    def steps_at(self, line: Value) -> Steps:
+        """What the 64 bytes at `line` hold: a step of q8, or a step of 4 bits and the one 4 steps on."""
+        packed = [
+            load(self.b, offset(self.b, line, 4 * self.lanes * piece), self.bytes)
+            for piece in range(self.pieces)
+        ]
+        if self.kind == "q8":
+            return [[self.byte(value) for value in packed]]
+        low = [self.nibble(self.b.and_(value, constant(self.bytes, 15))) for value in packed]
+        return [low, [self.nibble(self._upper(value)) for value in packed]]
 
     def _upper(self, value: Value) -> Value:
         wide = vector(I16, 2 * self.lanes)
@@ -93,8 +107,13 @@ class Writer(ABC):
         """
         if self.signed:
             return [constant(self.ints, 0)] * self.pieces
-        undo = self.b.mul(group_sum, constant(I32, -BIAS[self.kind]))
-        return [splat(self.b, undo, self.lanes)] * self.pieces
+        undo = self.b.mul(splat(self.b, group_sum, self.lanes), constant(self.ints, -BIAS[self.kind]))
+        return [undo] * self.pieces
+
+    def groups(self, group: Value, xs: list[Value], group_sums: list[Value]) -> list[list[Value]]:
+        """`group` for each of some tokens, with the weights at `group`."""
+        steps = self.steps(group)
+        return [self.group(steps, x, group_sum) for x, group_sum in zip(xs, group_sums, strict=True)]
 
     @abstractmethod
     def group(self, steps: Steps, x: Value, group_sum: Value) -> list[Value]:
@@ -211,24 +230,67 @@ class AVX2(X86Table):
 
     def group(self, steps: Steps, x: Value, group_sum: Value) -> list[Value]:
         total = self.start(group_sum)
-        words = vector(I16, 16)
         together = {"q8": 1, "mxfp4": 4}.get(self.kind, 8)
         for first in range(0, STEPS, together):
-            sums: list[Value | None] = [None] * self.pieces
-            for step in range(first, first + together):
-                four = self.broadcast(load(self.b, offset(self.b, x, 4 * step), I32, 4))
-                for p in range(self.pieces):
-                    weights, activations = steps[step][p], four
-                    if self.kind == "q8":
-                        weights, signed = weights
-                        activations = call(self.b, "llvm.x86.avx2.psign.b", self.bytes, [four, signed])
-                    product = call(self.b, "llvm.x86.avx2.pmadd.ub.sw", words, [weights, activations])
-                    before = sums[p]
-                    sums[p] = product if before is None else self.b.add(before, product)
-            for p in range(self.pieces):
-                pairs = call(self.b, "llvm.x86.avx2.pmadd.wd", self.ints, [sums[p], constant(words, 1)])
-                total[p] = self.b.add(total[p], pairs)
+            sums = self._products(steps[first], offset(self.b, x, 4 * first))
+            for step in range(first + 1, first + together):
+                more = self._products(steps[step], offset(self.b, x, 4 * step))
+                sums = [self.b.add(a, b) for a, b in zip(sums, more, strict=True)]
+            total = [self.b.add(a, self._pairs(b)) for a, b in zip(total, sums, strict=True)]
         return total
+
+    def groups(self, group: Value, xs: list[Value], group_sums: list[Value]) -> list[list[Value]]:
+        """Several tokens take the steps that share 64 bytes, then the next: so the 16 registers hold their sums and
+        these weights. In straight code the compiler puts off products and keeps their factors on the stack.
+        """
+        if len(xs) == 1:
+            return super().groups(group, xs, group_sums)
+        b, q8 = self.b, self.kind == "q8"
+        totals = [[w.variable(b, value) for value in self.start(group_sum)] for group_sum in group_sums]
+        none = constant(vector(I16, 16), 0)
+        short = [[w.variable(b, none) for _ in line] for line in totals]  # sums of 16 bits
+        through = self.kind in ("q4", "int4")  # whether these hold a whole group's
+
+        def add(slot: Value, value: Value) -> None:
+            b.store(b.add(b.load(slot), value), slot)
+
+        def widen(from_line: list[Value], to_line: list[Value]) -> None:
+            for value, slot in zip(from_line, to_line, strict=True):
+                add(slot, self._pairs(value))
+
+        with w.cgutils.for_range(b, w.unseen(b, STEPS if q8 else STEPS // 2), intp=I64) as loop:
+            taken = self.steps_at(offset(b, group, b.mul(loop.index, constant(I64, 64))))
+            for x, short_line, total_line in zip(xs, short, totals, strict=True):
+                at = offset(b, x, b.mul(loop.index, constant(I64, 4)))
+                sums = self._products(taken[0], at)
+                if not q8:
+                    more = self._products(taken[1], offset(b, at, 4 * STEPS // 2))
+                    sums = [b.add(one, other) for one, other in zip(sums, more, strict=True)]
+                if through:
+                    for value, slot in zip(sums, short_line, strict=True):
+                        add(slot, value)
+                else:
+                    widen(sums, total_line)
+        if through:
+            for short_line, total_line in zip(short, totals, strict=True):
+                widen([b.load(slot) for slot in short_line], total_line)
+        return [[b.load(slot) for slot in line] for line in totals]
+
+    def _products(self, step: list[Piece], x: Value) -> list[Value]:
+        """A step times the 4 activations at `x`: sums of two products each, in 16 bits, a piece a register."""
+        four, products = self.broadcast(load(self.b, x, I32, 4)), []
+        for piece in step:
+            weights, activations = piece, four
+            if self.kind == "q8":
+                weights, signed = piece
+                activations = call(self.b, "llvm.x86.avx2.psign.b", self.bytes, [four, signed])
+            name = "llvm.x86.avx2.pmadd.ub.sw"
+            products.append(call(self.b, name, vector(I16, 16), [weights, activations]))
+        return products
+
+    def _pairs(self, words: Value) -> Value:
+        """16-bit lanes, added two by two in 32 bits."""
+        return call(self.b, "llvm.x86.avx2.pmadd.wd", self.ints, [words, constant(words.type, 1)])
 
 
 class Neon(DotWriter):

@@ -30,8 +30,10 @@ def weight_bytes(kind: str) -> int:
     return 512 if kind == "q8" else 256
 
 
-def bytes_ahead(kind: str, tokens: int) -> int:
+def bytes_ahead(lanes: int, kind: str, tokens: int) -> int:
     """How far in advance weights are asked for; 0 where the processor reads on by itself as fast, as was measured."""
+    if lanes < 16:  # so many instructions lie between two reads that it does not
+        return 4096
     if tokens == 1:
         return 4096 if kind == "q8" else 0
     return 0 if tokens == 2 else 16384
@@ -87,7 +89,7 @@ def write_tile(
     writer = WRITERS[isa_name](b, kind, chosen.lanes)
     writer.chains = 4 if tokens == 1 else 1
     floats = vector(w.F32, chosen.lanes)
-    size, scaled, ahead = weight_bytes(kind), SCALED[scale_kind], bytes_ahead(kind, tokens)
+    size, scaled, ahead = weight_bytes(kind), SCALED[scale_kind], bytes_ahead(chosen.lanes, kind, tokens)
     last = b.sub(p["count"], constant(I64, 1))
     xs, x_scales, x_sums = [], [], []
     for token in range(tokens):
@@ -110,7 +112,6 @@ def write_tile(
             for line in range(0, size, 64):
                 w.prefetch(b, offset(b, group, ahead + line), near=2)
             w.prefetch(b, offset(b, scales, ahead), near=2)
-        steps = writer.steps(group)
         at = offset(b, scales, b.mul(place, constant(I64, 16 * SCALE_BYTES[scale_kind])))
         w_scales = [
             widen_scales(
@@ -122,15 +123,17 @@ def write_tile(
             )
             for piece in pieces
         ]
+        dots = writer.groups(
+            group,
+            [offset(b, x, b.mul(g, constant(I64, 32))) for x in xs],
+            [b.load(offset(b, x, g)) for x in x_sums],
+        )
         for token in range(tokens):
-            dots = writer.group(
-                steps, offset(b, xs[token], b.mul(g, constant(I64, 32))), b.load(offset(b, x_sums[token], g))
-            )
             x_scale = splat(b, b.load(offset(b, x_scales[token], g)), chosen.lanes)
             for piece in pieces:
                 slot = totals[token][piece]
                 scale = b.fmul(w_scales[piece], x_scale)
-                b.store(w.fma(b, b.sitofp(dots[piece], floats), scale, b.load(slot)), slot)
+                b.store(w.fma(b, b.sitofp(dots[token][piece], floats), scale, b.load(slot)), slot)
     for token in range(tokens):
         for piece in pieces:
             line = offset(b, p["out"], b.mul(p["stride"], constant(I64, token)))

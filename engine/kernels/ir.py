@@ -68,6 +68,11 @@ def prefetch(builder: Builder, pointer: Value, near: int = 3) -> None:
     builder.call(declared, [address, constant(I32, 0), constant(I32, near), constant(I32, 1)])
 
 
+def unseen(builder: Builder, number: int) -> Value:
+    """`number` (i64) so that the compiler does not know it: it leaves a loop of so many rounds a loop."""
+    return builder.asm(ir.FunctionType(I64, [I64]), "", "=r,0", [constant(I64, number)], False)
+
+
 def splat(builder: Builder, value: Value, lanes: int) -> Value:
     """A vector with `value` in each lane."""
     kind = vector(value.type, lanes)
