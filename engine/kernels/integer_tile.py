@@ -30,13 +30,15 @@ def weight_bytes(kind: str) -> int:
     return 512 if kind == "q8" else 256
 
 
-def bytes_ahead(lanes: int, kind: str, tokens: int) -> int:
-    """How far in advance weights are asked for; 0 where the processor reads on by itself as fast, as was measured."""
-    if lanes < 16:  # so many instructions lie between two reads that it does not
-        return 4096
+def ahead(lanes: int, kind: str, tokens: int) -> tuple[int, int]:
+    """How many bytes in advance weights are asked for, and how near (see `ir.prefetch`), as was measured; 0 where the
+    processor reads on by itself as fast.
+    """
+    if lanes < 16:
+        return 1024, 3
     if tokens == 1:
-        return 4096 if kind == "q8" else 0
-    return 0 if tokens == 2 else 16384
+        return (4096 if kind == "q8" else 0), 2
+    return (0 if tokens == 2 else 16384), 2
 
 
 def block_bytes(kind: str, scale_kind: str) -> int:
@@ -89,7 +91,8 @@ def write_tile(
     writer = WRITERS[isa_name](b, kind, chosen.lanes)
     writer.chains = 4 if tokens == 1 else 1
     floats = vector(w.F32, chosen.lanes)
-    size, scaled, ahead = weight_bytes(kind), SCALED[scale_kind], bytes_ahead(chosen.lanes, kind, tokens)
+    size, scaled = weight_bytes(kind), SCALED[scale_kind]
+    early, near = ahead(chosen.lanes, kind, tokens)
     last = b.sub(p["count"], constant(I64, 1))
     xs, x_scales, x_sums = [], [], []
     for token in range(tokens):
@@ -108,10 +111,10 @@ def write_tile(
         start = offset(b, p["panel"], b.mul(block, constant(I64, block_bytes(kind, scale_kind))))
         group = offset(b, start, b.mul(place, constant(I64, size)))
         scales = offset(b, start, scaled * size)
-        if ahead:
+        if early:
             for line in range(0, size, 64):
-                w.prefetch(b, offset(b, group, ahead + line), near=2)
-            w.prefetch(b, offset(b, scales, ahead), near=2)
+                w.prefetch(b, offset(b, group, early + line), near=near)
+            w.prefetch(b, offset(b, scales, early), near=near)
         at = offset(b, scales, b.mul(place, constant(I64, 16 * SCALE_BYTES[scale_kind])))
         w_scales = [
             widen_scales(
