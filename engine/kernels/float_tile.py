@@ -21,10 +21,13 @@ from engine.kernels.isa import isa
 FLOAT_KINDS = ("f32", "bf16", "f16", "fp8")
 FLOAT_BYTES = {"f32": 4, "bf16": 2, "f16": 2, "fp8": 1}
 FLOAT_ROWS = 4  # rows of a panel
-FLOAT_WIDE = 6 if isa().lanes == 16 else 2  # the most tokens a tile takes
+BLOCKED = isa().lanes == 8  # whether tiles are those of `_blocked_tile`
+FLOAT_WIDE = {16: 6, 8: 24}.get(isa().lanes, 2)  # the most tokens a tile takes
+BLOCK = 32  # chunks of 16 columns; what a pass over them reads has to fit the first cache
+GROUPS = {1: 1, 2: 2, 3: 3, 4: 2}  # tokens that a pass takes, of so few; of more it takes 3
 
 FLOATS = vector(w.F32, 16)
-INTS = vector(I32, 16)
+HALF = vector(w.F32, 8)
 
 
 def e4m3_to_float(builder: Builder, codes: Value) -> Value:
@@ -33,6 +36,14 @@ def e4m3_to_float(builder: Builder, codes: Value) -> Value:
     """
     b, lanes = builder, codes.type.count
     floats, ints = vector(w.F32, lanes), vector(I32, lanes)
+    if (
+        BLOCKED
+    ):  # the sign is carried along: widening codes, signs and masks apart takes as long as all the rest
+        small = b.and_(b.shl(b.sext(codes, ints), constant(ints, 20)), constant(ints, 0x87F00000))
+        bits = b.bitcast(b.fmul(b.bitcast(small, floats), constant(floats, 2.0**120)), ints)
+        positive = b.bitcast(b.and_(bits, constant(ints, 0x7FFFFFFF)), floats)
+        nan = b.sext(b.fcmp_ordered("==", positive, constant(floats, 480.0)), ints)  # what its code would be
+        return b.bitcast(b.xor(bits, b.and_(nan, constant(ints, 0x43F00000 ^ 0x7FC00000))), floats)
     wide = b.zext(codes, ints)
     size = b.and_(wide, constant(ints, 0x7F))
     scaled = b.fmul(b.bitcast(b.shl(size, constant(ints, 20)), floats), constant(floats, 2.0**120))
@@ -41,28 +52,31 @@ def e4m3_to_float(builder: Builder, codes: Value) -> Value:
     return b.bitcast(b.or_(value, b.shl(b.and_(wide, constant(ints, 0x80)), constant(ints, 24))), floats)
 
 
-def widen(builder: Builder, kind: str, pointer: Value) -> Value:
-    """16 stored floats as f32 lanes (fp8 without its scale)."""
+def widen(builder: Builder, kind: str, pointer: Value, lanes: int = 16) -> Value:
+    """So many stored floats as f32 lanes (fp8 without its scale)."""
+    floats, ints = vector(w.F32, lanes), vector(I32, lanes)
     if kind == "f32":
-        return load(builder, pointer, FLOATS, 4)
+        return load(builder, pointer, floats, 4)
     if kind == "fp8":
-        return e4m3_to_float(builder, load(builder, pointer, vector(I8, 16), 1))
-    bits = load(builder, pointer, vector(I16, 16), 2)
+        return e4m3_to_float(builder, load(builder, pointer, vector(I8, lanes), 1))
+    bits = load(builder, pointer, vector(I16, lanes), 2)
     if kind == "bf16":
-        return builder.bitcast(builder.shl(builder.zext(bits, INTS), constant(INTS, 16)), FLOATS)
+        return builder.bitcast(builder.shl(builder.zext(bits, ints), constant(ints, 16)), floats)
     return half_to_float(builder, bits, isa().half)
+
+
+def _row(b: Builder, p: dict[str, Value], token: Value) -> Value:
+    """The row of x of a token, the last one's for tokens beyond."""
+    last = b.sub(p["count"], constant(I64, 1))
+    nearest = b.add(p["first"], b.select(b.icmp_signed("<", token, last), token, last))
+    row = b.load(offset(b, p["index"], nearest))
+    return offset(b, p["x"], b.mul(row, b.mul(p["chunks"], constant(I64, 16))))
 
 
 def _tile(builder: Builder, kind: str, tokens: int, p: dict[str, Value]) -> None:
     """Code for `tokens` tokens; `p` holds pointers and sizes (see `float_tile`)."""
     b = builder
-    last = b.sub(p["count"], constant(I64, 1))
-    xs = []
-    for token in range(tokens):
-        t = constant(I64, token)
-        nearest = b.add(p["first"], b.select(b.icmp_signed("<", t, last), t, last))
-        row = b.load(offset(b, p["index"], nearest))
-        xs.append(offset(b, p["x"], b.mul(row, b.mul(p["chunks"], constant(I64, 16)))))
+    xs = [_row(b, p, constant(I64, token)) for token in range(tokens)]
     zero = constant(FLOATS, 0.0)
     totals = [[w.variable(b, zero) for _ in range(FLOAT_ROWS)] for _ in range(tokens)]
     step = 16 * FLOAT_BYTES[kind]
@@ -88,6 +102,99 @@ def _tile(builder: Builder, kind: str, tokens: int, p: dict[str, Value]) -> None
             total = w.sum_lanes(b, b.load(totals[token][row_number]))
             line = offset(b, p["out"], b.mul(p["stride"], constant(I64, token)))
             b.store(total, offset(b, line, row_number))
+
+
+def _blocked_tile(builder: Builder, kind: str, tokens: int, p: dict[str, Value]) -> None:
+    """`_tile` where there are 16 registers of 8 lanes, as many as the totals of 4 rows and 2 tokens would fill.
+
+    So columns are taken in blocks, and a block in passes: 4 rows times 3 tokens in half of the lanes are 12 totals,
+    kept in memory from block to block. Where many tokens share a block, its weights are widened once for all.
+    """
+    b, group = builder, GROUPS.get(tokens, 3)
+    widened = kind != "f32" and tokens not in GROUPS
+    rows, some, step = range(FLOAT_ROWS), constant(I64, group), 16 * FLOAT_BYTES[kind]
+    groups = b.sdiv(b.add(p["count"], constant(I64, group - 1)), some) if tokens > group else constant(I64, 1)
+    room = -(-tokens // group) * group  # tokens, and those beyond the last of the last group
+    kept = w.cgutils.alloca_once(b, HALF, constant(I64, room * 2 * FLOAT_ROWS))
+    xs = w.cgutils.alloca_once(b, w.F32.as_pointer(), constant(I64, room))
+    wide = w.cgutils.alloca_once(b, HALF, constant(I64, BLOCK * 2 * FLOAT_ROWS if widened else 1))
+
+    def total(token: Value, half: int, row: int) -> Value:
+        return offset(
+            b, offset(b, kept, b.mul(token, constant(I64, 2 * FLOAT_ROWS))), half * FLOAT_ROWS + row
+        )
+
+    with w.cgutils.for_range(b, b.mul(groups, some), intp=I64) as loop:
+        b.store(_row(b, p, loop.index), offset(b, xs, loop.index))
+        for half in range(2):
+            for row in rows:
+                b.store(constant(HALF, 0.0), total(loop.index, half, row))
+    scales = offset(b, p["panel"], b.mul(p["chunks"], constant(I64, FLOAT_ROWS * step)))
+
+    def scale(chunk: Value, row: int) -> Value:
+        which = b.add(b.mul(constant(I64, row), p["blocks"]), b.sdiv(chunk, p["block"]))
+        return splat(b, load(b, offset(b, scales, b.mul(which, constant(I64, 4))), w.F32, 4), 8)
+
+    size = p["chunks"] if tokens == 1 else constant(I64, BLOCK)
+    if kind == "fp8" and not widened:
+        size = p["block"]  # of one scale a row
+    blocks = b.sdiv(b.add(p["chunks"], b.sub(size, constant(I64, 1))), size)
+    with w.cgutils.for_range(b, blocks, intp=I64) as loop:
+        first = b.mul(loop.index, size)
+        left = b.sub(p["chunks"], first)
+        chunks = b.select(b.icmp_signed("<", left, size), left, size)
+        panel = offset(b, p["panel"], b.mul(first, constant(I64, FLOAT_ROWS * step)))
+
+        def weights(chunk: Value, half: int, row: int, factors: list[Value]) -> Value:
+            at = offset(b, panel, b.mul(chunk, constant(I64, FLOAT_ROWS * step)))
+            value = widen(b, kind, offset(b, at, row * step + half * step // 2), 8)
+            return b.fmul(value, factors[row]) if factors else value
+
+        def place(chunk: Value, half: int, row: int) -> Value:
+            return offset(b, offset(b, wide, b.mul(chunk, constant(I64, 2 * FLOAT_ROWS))), 2 * row + half)
+
+        factors: list[Value] = []
+        if widened:
+            with w.cgutils.for_range(b, chunks, intp=I64) as loop:
+                if kind == "fp8":
+                    factors = [scale(b.add(first, loop.index), row) for row in rows]
+                for row in rows:
+                    for half in range(2):
+                        b.store(weights(loop.index, half, row, factors), place(loop.index, half, row))
+        elif kind == "fp8":
+            factors = [scale(first, row) for row in rows]
+        with w.cgutils.for_range(b, groups, intp=I64) as loop:
+            members = [b.add(b.mul(loop.index, some), constant(I64, t)) for t in range(group)]
+            begin = b.mul(first, constant(I64, 16))
+            starts = [offset(b, b.load(offset(b, xs, token)), begin) for token in members]
+            for halves in ((0, 1),) if group == 1 else ((0,), (1,)):
+                keys = [(half, row, t) for half in halves for row in rows for t in range(group)]
+                totals = {
+                    (half, row, t): w.variable(b, b.load(total(members[t], half, row)))
+                    for half, row, t in keys
+                }
+                with w.cgutils.for_range(b, chunks, intp=I64) as inner:
+                    at = b.mul(inner.index, constant(I64, 16))
+                    for half in halves:
+                        x = [
+                            load(b, offset(b, start, b.add(at, constant(I64, 8 * half))), HALF, 4)
+                            for start in starts
+                        ]
+                        for row in rows:
+                            if widened:
+                                value = b.load(place(inner.index, half, row))
+                            else:
+                                value = weights(inner.index, half, row, factors)
+                            for t in range(group):
+                                slot = totals[half, row, t]
+                                b.store(w.fma(b, value, x[t], b.load(slot)), slot)
+                for half, row, t in keys:
+                    b.store(b.load(totals[half, row, t]), total(members[t], half, row))
+    with w.cgutils.for_range(b, p["count"], intp=I64) as loop:
+        line = offset(b, p["out"], b.mul(p["stride"], loop.index))
+        for row in rows:
+            low, high = (b.load(total(loop.index, half, row)) for half in range(2))
+            b.store(w.sum_lanes(b, b.fadd(low, high)), offset(b, line, row))
 
 
 def _make_tile(most: int) -> Any:
@@ -117,9 +224,11 @@ def _make_tile(most: int) -> Any:
                 "first": a[7], "count": a[8], "out": offset(builder, pointer(9, w.F32), a[10]),
                 "stride": a[11],
             }  # fmt: skip
+            write = _blocked_tile if BLOCKED else _tile
+            sizes = {1, most, *GROUPS} if BLOCKED and most > 1 else {1, most}
             w.by_count(
-                builder, p, sorted({1, most}), f"float_tile_{name}",
-                lambda body, tokens, arguments: _tile(body, name, tokens, arguments),
+                builder, p, sorted(sizes), f"float_tile_{name}",
+                lambda body, tokens, arguments: write(body, name, tokens, arguments),
             )  # fmt: skip
             return context.get_dummy_value()
 

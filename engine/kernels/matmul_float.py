@@ -8,9 +8,11 @@ from numba import prange
 
 from engine.kernels.atomic import next_task
 from engine.kernels.compile import kernel
-from engine.kernels.float_tile import FLOAT_KINDS, FLOAT_ROWS, FLOAT_WIDE, float_tile
+from engine.kernels.float_tile import BLOCKED, FLOAT_KINDS, FLOAT_ROWS, FLOAT_WIDE, float_tile
 
 TOGETHER = 4  # panels a thread takes at a time
+# Rows that all of them take before further ones, where the second cache holds no more.
+ROUND = FLOAT_WIDE if BLOCKED else 1 << 30
 
 
 @cache
@@ -31,26 +33,18 @@ def float_matmul(kind_name: str) -> Any:
                 task = next_task(counter) * TOGETHER
                 if task >= panels:
                     break
-                for panel in range(task, min(task + TOGETHER, panels)):
-                    for first in range(0, count, FLOAT_WIDE):
-                        some = min(FLOAT_WIDE, count - first)
-                        float_tile(
-                            kind,
-                            data,
-                            panel * panel_bytes,
-                            chunks,
-                            block,
-                            x,
-                            index,
-                            first,
-                            some,
-                            scratch,
-                            0,
-                            FLOAT_ROWS,
-                        )
-                        for t in range(some):
-                            at = places[panel, 0] * count + (first + t) * places[panel, 1] + places[panel, 2]
-                            for r in range(places[panel, 3]):
-                                out[at + r] = scratch[t, r]
+                for begin in range(0, count, ROUND):
+                    for panel in range(task, min(task + TOGETHER, panels)):
+                        for first in range(begin, min(count, begin + ROUND), FLOAT_WIDE):
+                            some = min(FLOAT_WIDE, count - first)
+                            float_tile(
+                                kind, data, panel * panel_bytes, chunks, block, x, index, first, some, scratch, 0,
+                                FLOAT_ROWS,
+                            )  # fmt: skip
+                            for t in range(some):
+                                start = places[panel, 0] * count + places[panel, 2]
+                                at = start + (first + t) * places[panel, 1]
+                                for r in range(places[panel, 3]):
+                                    out[at + r] = scratch[t, r]
 
     return matmul
