@@ -10,7 +10,7 @@ from numba import types
 
 from engine.kernels import ir as w
 from engine.kernels.compile import intrinsic
-from engine.kernels.float_tile import FLOATS, widen
+from engine.kernels.float_tile import BLOCKED, FLOATS, widen
 from engine.kernels.ir import I16, I64, Builder, Value, constant, load, offset, splat
 
 QUERIES = 4  # rows that share a load
@@ -88,6 +88,8 @@ def _values(b: Builder, queries: int, kind: str, p: dict[str, Value]) -> None:
                 w.store(b, total, place(out, start, chunk), 4)
 
     wide = 8 if queries == 1 else 4
+    if BLOCKED:  # 16 registers of 8 lanes hold the totals, the values and a weight
+        wide = 4 if queries == 1 else 1
     whole = b.sdiv(p["chunks"], constant(I64, wide))
     with w.cgutils.for_range(b, whole, intp=I64) as blocks:
         columns(b.mul(blocks.index, constant(I64, wide)), wide)
