@@ -36,9 +36,8 @@ def e4m3_to_float(builder: Builder, codes: Value) -> Value:
     """
     b, lanes = builder, codes.type.count
     floats, ints = vector(w.F32, lanes), vector(I32, lanes)
-    if (
-        BLOCKED
-    ):  # the sign is carried along: widening codes, signs and masks apart takes as long as all the rest
+    if BLOCKED:
+        # The sign is carried along: to widen codes, signs and masks apart takes as long as all the rest.
         small = b.and_(b.shl(b.sext(codes, ints), constant(ints, 20)), constant(ints, 0x87F00000))
         bits = b.bitcast(b.fmul(b.bitcast(small, floats), constant(floats, 2.0**120)), ints)
         positive = b.bitcast(b.and_(bits, constant(ints, 0x7FFFFFFF)), floats)
