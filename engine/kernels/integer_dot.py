@@ -107,8 +107,8 @@ class Writer(ABC):
         """
         if self.signed:
             return [constant(self.ints, 0)] * self.pieces
-        undo = self.b.mul(splat(self.b, group_sum, self.lanes), constant(self.ints, -BIAS[self.kind]))
-        return [undo] * self.pieces
+        undo = self.b.mul(group_sum, constant(I32, -BIAS[self.kind]))
+        return [splat(self.b, undo, self.lanes)] * self.pieces
 
     def groups(self, group: Value, xs: list[Value], group_sums: list[Value]) -> list[list[Value]]:
         """`group` for each of some tokens, with the weights at `group`."""
@@ -221,6 +221,11 @@ class AVX2(X86Table):
     over as many steps as fit (8 of at most 2 · 15 · 127, or 4 of at most 2 · 24 · 127).
     """
 
+    @property
+    def fitting(self) -> int:
+        """How many steps are summed in 16 bits."""
+        return {"q8": 1, "mxfp4": 4}.get(self.kind, STEPS)
+
     def byte(self, value: Value) -> Piece:
         signed = self.b.xor(value, constant(self.bytes, -128))
         return call(self.b, "llvm.abs.v32i8", self.bytes, [signed, constant(I1, 0)]), signed
@@ -230,13 +235,11 @@ class AVX2(X86Table):
 
     def group(self, steps: Steps, x: Value, group_sum: Value) -> list[Value]:
         total = self.start(group_sum)
-        together = {"q8": 1, "mxfp4": 4}.get(self.kind, 8)
-        for first in range(0, STEPS, together):
-            sums = self._products(steps[first], offset(self.b, x, 4 * first))
-            for step in range(first + 1, first + together):
-                more = self._products(steps[step], offset(self.b, x, 4 * step))
-                sums = [self.b.add(a, b) for a, b in zip(sums, more, strict=True)]
-            total = [self.b.add(a, self._pairs(b)) for a, b in zip(total, sums, strict=True)]
+        for first in range(0, STEPS, self.fitting):
+            numbers = range(first, first + self.fitting)
+            total = self._widened(
+                total, self._products([(steps[n], offset(self.b, x, 4 * n)) for n in numbers])
+            )
         return total
 
     def groups(self, group: Value, xs: list[Value], group_sums: list[Value]) -> list[list[Value]]:
@@ -245,52 +248,47 @@ class AVX2(X86Table):
         """
         if len(xs) == 1:
             return super().groups(group, xs, group_sums)
-        b, q8 = self.b, self.kind == "q8"
-        totals = [[w.variable(b, value) for value in self.start(group_sum)] for group_sum in group_sums]
+        b, whole = self.b, self.fitting == STEPS
+        starts = [self.start(group_sum) for group_sum in group_sums]
         none = constant(vector(I16, 16), 0)
-        short = [[w.variable(b, none) for _ in line] for line in totals]  # sums of 16 bits
-        through = self.kind in ("q4", "int4")  # whether these hold a whole group's
-
-        def add(slot: Value, value: Value) -> None:
-            b.store(b.add(b.load(slot), value), slot)
-
-        def widen(from_line: list[Value], to_line: list[Value]) -> None:
-            for value, slot in zip(from_line, to_line, strict=True):
-                add(slot, self._pairs(value))
-
-        with w.cgutils.for_range(b, w.unseen(b, STEPS if q8 else STEPS // 2), intp=I64) as loop:
+        kept = [[w.variable(b, none if whole else value) for value in line] for line in starts]
+        lines = STEPS if self.kind == "q8" else STEPS // 2
+        with w.cgutils.for_range(b, w.unseen(b, lines), intp=I64) as loop:
             taken = self.steps_at(offset(b, group, b.mul(loop.index, constant(I64, 64))))
-            for x, short_line, total_line in zip(xs, short, totals, strict=True):
+            for x, slots in zip(xs, kept, strict=True):
                 at = offset(b, x, b.mul(loop.index, constant(I64, 4)))
-                sums = self._products(taken[0], at)
-                if not q8:
-                    more = self._products(taken[1], offset(b, at, 4 * STEPS // 2))
-                    sums = [b.add(one, other) for one, other in zip(sums, more, strict=True)]
-                if through:
-                    for value, slot in zip(sums, short_line, strict=True):
-                        add(slot, value)
-                else:
-                    widen(sums, total_line)
-        if through:
-            for short_line, total_line in zip(short, totals, strict=True):
-                widen([b.load(slot) for slot in short_line], total_line)
-        return [[b.load(slot) for slot in line] for line in totals]
+                sums = self._products([(step, offset(b, at, 4 * lines * n)) for n, step in enumerate(taken)])
+                before = [b.load(slot) for slot in slots]
+                after = self._added(before, sums) if whole else self._widened(before, sums)
+                for slot, value in zip(slots, after, strict=True):
+                    b.store(value, slot)
+        ends = [[b.load(slot) for slot in slots] for slots in kept]
+        return [self._widened(*both) for both in zip(starts, ends, strict=True)] if whole else ends
 
-    def _products(self, step: list[Piece], x: Value) -> list[Value]:
-        """A step times the 4 activations at `x`: sums of two products each, in 16 bits, a piece a register."""
-        four, products = self.broadcast(load(self.b, x, I32, 4)), []
-        for piece in step:
-            weights, activations = piece, four
-            if self.kind == "q8":
-                weights, signed = piece
-                activations = call(self.b, "llvm.x86.avx2.psign.b", self.bytes, [four, signed])
-            name = "llvm.x86.avx2.pmadd.ub.sw"
-            products.append(call(self.b, name, vector(I16, 16), [weights, activations]))
-        return products
+    def _products(self, steps: list[tuple[list[Piece], Value]]) -> list[Value]:
+        """Sums over steps, each times the 4 activations where its pointer says: two products a step
+        in a lane of 16 bits, a piece a register. Not more steps than are `fitting`.
+        """
+        sums: list[Value] = []
+        for step, x in steps:
+            four, products = self.broadcast(load(self.b, x, I32, 4)), []
+            for piece in step:
+                weights, activations = piece, four
+                if self.kind == "q8":
+                    weights, signed = piece
+                    activations = call(self.b, "llvm.x86.avx2.psign.b", self.bytes, [four, signed])
+                name = "llvm.x86.avx2.pmadd.ub.sw"
+                products.append(call(self.b, name, vector(I16, 16), [weights, activations]))
+            sums = self._added(sums, products) if sums else products
+        return sums
 
-    def _pairs(self, words: Value) -> Value:
-        """16-bit lanes, added two by two in 32 bits."""
-        return call(self.b, "llvm.x86.avx2.pmadd.wd", self.ints, [words, constant(words.type, 1)])
+    def _added(self, some: list[Value], others: list[Value]) -> list[Value]:
+        return [self.b.add(one, other) for one, other in zip(some, others, strict=True)]
+
+    def _widened(self, totals: list[Value], sums: list[Value]) -> list[Value]:
+        """Totals of 32 bits plus sums of 16, two lanes to one."""
+        name, ones = "llvm.x86.avx2.pmadd.wd", constant(vector(I16, 16), 1)
+        return self._added(totals, [call(self.b, name, self.ints, [words, ones]) for words in sums])
 
 
 class Neon(DotWriter):
