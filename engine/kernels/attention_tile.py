@@ -17,16 +17,10 @@ QUERIES = 4  # rows that share a load
 AHEAD = 12  # keys that are asked for in advance: a head's keys lie apart, which no hardware foresees
 
 
-def _row(b: Builder, p: dict[str, Value], token: int) -> Value:
-    """The number of the token-th row, the last one for tokens beyond."""
-    t, last = constant(I64, token), b.sub(p["count"], constant(I64, 1))
-    return b.add(p["first"], b.select(b.icmp_signed("<", t, last), t, last))
-
-
 def _scores(b: Builder, queries: int, kind: str, p: dict[str, Value]) -> None:
     sixteen = constant(I64, 16)
     rows = [
-        offset(b, p["q"], b.mul(b.load(offset(b, p["index"], _row(b, p, t))), b.mul(p["chunks"], sixteen)))
+        offset(b, p["q"], b.mul(w.row_of(b, p, constant(I64, t)), b.mul(p["chunks"], sixteen)))
         for t in range(queries)
     ]
     lines = [b.mul(p["out_stride"], constant(I64, t)) for t in range(queries)]

@@ -36,19 +36,12 @@ def e4m3_to_float(builder: Builder, codes: Value) -> Value:
     """
     b, lanes = builder, codes.type.count
     floats, ints = vector(w.F32, lanes), vector(I32, lanes)
-    if BLOCKED:
-        # The sign is carried along: to widen codes, signs and masks apart takes as long as all the rest.
-        small = b.and_(b.shl(b.sext(codes, ints), constant(ints, 20)), constant(ints, 0x87F00000))
-        bits = b.bitcast(b.fmul(b.bitcast(small, floats), constant(floats, 2.0**120)), ints)
-        positive = b.bitcast(b.and_(bits, constant(ints, 0x7FFFFFFF)), floats)
-        nan = b.sext(b.fcmp_ordered("==", positive, constant(floats, 480.0)), ints)  # what its code would be
-        return b.bitcast(b.xor(bits, b.and_(nan, constant(ints, 0x43F00000 ^ 0x7FC00000))), floats)
-    wide = b.zext(codes, ints)
-    size = b.and_(wide, constant(ints, 0x7F))
-    scaled = b.fmul(b.bitcast(b.shl(size, constant(ints, 20)), floats), constant(floats, 2.0**120))
-    nan = b.icmp_unsigned("==", size, constant(ints, 0x7F))
-    value = b.select(nan, constant(ints, 0x7FC00000), b.bitcast(scaled, ints))
-    return b.bitcast(b.or_(value, b.shl(b.and_(wide, constant(ints, 0x80)), constant(ints, 24))), floats)
+    # The sign is carried along: to widen codes, signs and masks apart takes as long as all the rest.
+    small = b.and_(b.shl(b.sext(codes, ints), constant(ints, 20)), constant(ints, 0x87F00000))
+    bits = b.bitcast(b.fmul(b.bitcast(small, floats), constant(floats, 2.0**120)), ints)
+    positive = b.bitcast(b.and_(bits, constant(ints, 0x7FFFFFFF)), floats)
+    nan = b.sext(b.fcmp_ordered("==", positive, constant(floats, 480.0)), ints)  # what its code would be
+    return b.bitcast(b.xor(bits, b.and_(nan, constant(ints, 0x43F00000 ^ 0x7FC00000))), floats)
 
 
 def widen(builder: Builder, kind: str, pointer: Value, lanes: int = 16) -> Value:
@@ -64,22 +57,25 @@ def widen(builder: Builder, kind: str, pointer: Value, lanes: int = 16) -> Value
     return half_to_float(builder, bits, isa().half)
 
 
-def _row(b: Builder, p: dict[str, Value], token: Value) -> Value:
-    """The row of x of a token, the last one's for tokens beyond."""
-    last = b.sub(p["count"], constant(I64, 1))
-    nearest = b.add(p["first"], b.select(b.icmp_signed("<", token, last), token, last))
-    row = b.load(offset(b, p["index"], nearest))
-    return offset(b, p["x"], b.mul(row, b.mul(p["chunks"], constant(I64, 16))))
+def _x_row(b: Builder, p: dict[str, Value], token: Value) -> Value:
+    """Where the row of x of a token begins, see `ir.row_of`."""
+    return offset(b, p["x"], b.mul(w.row_of(b, p, token), b.mul(p["chunks"], constant(I64, 16))))
+
+
+def _scale(b: Builder, p: dict[str, Value], chunk: Value, row: int, lanes: int) -> Value:
+    """The fp8 scale of a chunk in a row of the panel, in each lane."""
+    scales = offset(b, p["panel"], b.mul(p["chunks"], constant(I64, FLOAT_ROWS * 16 * FLOAT_BYTES["fp8"])))
+    which = b.add(b.mul(constant(I64, row), p["blocks"]), b.sdiv(chunk, p["block"]))
+    return splat(b, load(b, offset(b, scales, b.mul(which, constant(I64, 4))), w.F32, 4), lanes)
 
 
 def _tile(builder: Builder, kind: str, tokens: int, p: dict[str, Value]) -> None:
     """Code for `tokens` tokens; `p` holds pointers and sizes (see `float_tile`)."""
     b = builder
-    xs = [_row(b, p, constant(I64, token)) for token in range(tokens)]
+    xs = [_x_row(b, p, constant(I64, token)) for token in range(tokens)]
     zero = constant(FLOATS, 0.0)
     totals = [[w.variable(b, zero) for _ in range(FLOAT_ROWS)] for _ in range(tokens)]
     step = 16 * FLOAT_BYTES[kind]
-    scales = offset(b, p["panel"], b.mul(p["chunks"], constant(I64, FLOAT_ROWS * step)))
     with w.cgutils.for_range(b, p["chunks"], intp=I64) as loop:
         at = offset(b, p["panel"], b.mul(loop.index, constant(I64, FLOAT_ROWS * step)))
         x = [
@@ -89,10 +85,7 @@ def _tile(builder: Builder, kind: str, tokens: int, p: dict[str, Value]) -> None
         for row_number in range(FLOAT_ROWS):
             weights = widen(b, kind, offset(b, at, row_number * step))
             if kind == "fp8":
-                block = b.sdiv(loop.index, p["block"])
-                which = b.add(b.mul(constant(I64, row_number), p["blocks"]), block)
-                scale = load(b, offset(b, scales, b.mul(which, constant(I64, 4))), w.F32, 4)
-                weights = b.fmul(weights, splat(b, scale, 16))
+                weights = b.fmul(weights, _scale(b, p, loop.index, row_number, 16))
             for token in range(tokens):
                 slot = totals[token][row_number]
                 b.store(w.fma(b, weights, x[token], b.load(slot)), slot)
@@ -123,47 +116,43 @@ def _blocked_tile(builder: Builder, kind: str, tokens: int, p: dict[str, Value])
             b, offset(b, kept, b.mul(token, constant(I64, 2 * FLOAT_ROWS))), half * FLOAT_ROWS + row
         )
 
-    with w.cgutils.for_range(b, b.mul(groups, some), intp=I64) as loop:
-        b.store(_row(b, p, loop.index), offset(b, xs, loop.index))
+    with w.cgutils.for_range(b, b.mul(groups, some), intp=I64) as each:
+        b.store(_x_row(b, p, each.index), offset(b, xs, each.index))
         for half in range(2):
             for row in rows:
-                b.store(constant(HALF, 0.0), total(loop.index, half, row))
-    scales = offset(b, p["panel"], b.mul(p["chunks"], constant(I64, FLOAT_ROWS * step)))
+                b.store(constant(HALF, 0.0), total(each.index, half, row))
 
-    def scale(chunk: Value, row: int) -> Value:
-        which = b.add(b.mul(constant(I64, row), p["blocks"]), b.sdiv(chunk, p["block"]))
-        return splat(b, load(b, offset(b, scales, b.mul(which, constant(I64, 4))), w.F32, 4), 8)
+    def factors(chunk: Value) -> list[Value]:
+        return [_scale(b, p, chunk, row, 8) for row in rows] if kind == "fp8" else []
 
     size = p["chunks"] if tokens == 1 else constant(I64, BLOCK)
     if kind == "fp8" and not widened:
         size = p["block"]  # of one scale a row
     blocks = b.sdiv(b.add(p["chunks"], b.sub(size, constant(I64, 1))), size)
-    with w.cgutils.for_range(b, blocks, intp=I64) as loop:
-        first = b.mul(loop.index, size)
+    with w.cgutils.for_range(b, blocks, intp=I64) as outer:
+        first = b.mul(outer.index, size)
         left = b.sub(p["chunks"], first)
         chunks = b.select(b.icmp_signed("<", left, size), left, size)
         panel = offset(b, p["panel"], b.mul(first, constant(I64, FLOAT_ROWS * step)))
 
-        def weights(chunk: Value, half: int, row: int, factors: list[Value]) -> Value:
+        def weights(chunk: Value, half: int, row: int, scales: list[Value]) -> Value:
             at = offset(b, panel, b.mul(chunk, constant(I64, FLOAT_ROWS * step)))
             value = widen(b, kind, offset(b, at, row * step + half * step // 2), 8)
-            return b.fmul(value, factors[row]) if factors else value
+            return b.fmul(value, scales[row]) if scales else value
 
         def place(chunk: Value, half: int, row: int) -> Value:
             return offset(b, offset(b, wide, b.mul(chunk, constant(I64, 2 * FLOAT_ROWS))), 2 * row + half)
 
-        factors: list[Value] = []
         if widened:
-            with w.cgutils.for_range(b, chunks, intp=I64) as loop:
-                if kind == "fp8":
-                    factors = [scale(b.add(first, loop.index), row) for row in rows]
+            with w.cgutils.for_range(b, chunks, intp=I64) as inner:
+                scales = factors(b.add(first, inner.index))
                 for row in rows:
                     for half in range(2):
-                        b.store(weights(loop.index, half, row, factors), place(loop.index, half, row))
-        elif kind == "fp8":
-            factors = [scale(first, row) for row in rows]
-        with w.cgutils.for_range(b, groups, intp=I64) as loop:
-            members = [b.add(b.mul(loop.index, some), constant(I64, t)) for t in range(group)]
+                        b.store(weights(inner.index, half, row, scales), place(inner.index, half, row))
+        else:
+            scales = factors(first)
+        with w.cgutils.for_range(b, groups, intp=I64) as several:
+            members = [b.add(b.mul(several.index, some), constant(I64, t)) for t in range(group)]
             begin = b.mul(first, constant(I64, 16))
             starts = [offset(b, b.load(offset(b, xs, token)), begin) for token in members]
             for halves in ((0, 1),) if group == 1 else ((0,), (1,)):
@@ -183,16 +172,16 @@ def _blocked_tile(builder: Builder, kind: str, tokens: int, p: dict[str, Value])
                             if widened:
                                 value = b.load(place(inner.index, half, row))
                             else:
-                                value = weights(inner.index, half, row, factors)
+                                value = weights(inner.index, half, row, scales)
                             for t in range(group):
                                 slot = totals[half, row, t]
                                 b.store(w.fma(b, value, x[t], b.load(slot)), slot)
                 for half, row, t in keys:
                     b.store(b.load(totals[half, row, t]), total(members[t], half, row))
-    with w.cgutils.for_range(b, p["count"], intp=I64) as loop:
-        line = offset(b, p["out"], b.mul(p["stride"], loop.index))
+    with w.cgutils.for_range(b, p["count"], intp=I64) as each:
+        line = offset(b, p["out"], b.mul(p["stride"], each.index))
         for row in rows:
-            low, high = (b.load(total(loop.index, half, row)) for half in range(2))
+            low, high = (b.load(total(each.index, half, row)) for half in range(2))
             b.store(w.sum_lanes(b, b.fadd(low, high)), offset(b, line, row))
 
 

@@ -93,12 +93,9 @@ def write_tile(
     floats = vector(w.F32, chosen.lanes)
     size, scaled = weight_bytes(kind), SCALED[scale_kind]
     early, near = ahead(chosen.lanes, kind, tokens)
-    last = b.sub(p["count"], constant(I64, 1))
     xs, x_scales, x_sums = [], [], []
     for token in range(tokens):
-        t = constant(I64, token)
-        nearest = b.add(p["first"], b.select(b.icmp_signed("<", t, last), t, last))
-        row = b.load(offset(b, p["index"], nearest))
+        row = w.row_of(b, p, constant(I64, token))
         xs.append(offset(b, p["q"], b.mul(row, b.mul(p["groups"], constant(I64, 32)))))
         x_scales.append(offset(b, p["scale"], b.mul(row, p["groups"])))
         x_sums.append(offset(b, p["sums"], b.mul(row, p["groups"])))

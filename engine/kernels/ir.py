@@ -106,6 +106,14 @@ def offset(builder: Builder, pointer: Value, index: Value | int) -> Value:
     return builder.gep(pointer, [constant(I64, index) if isinstance(index, int) else index])
 
 
+def row_of(builder: Builder, named: dict[str, Value], token: Value) -> Value:
+    """The row that named["index"] has for a token (i64) from named["first"] on, of named["count"] tokens; the last
+    one's for tokens beyond."""
+    last = builder.sub(named["count"], constant(I64, 1))
+    nearest = builder.select(builder.icmp_signed("<", token, last), token, last)
+    return builder.load(offset(builder, named["index"], builder.add(named["first"], nearest)))
+
+
 def by_count(
     builder: Builder, named: dict[str, Value], sizes: list[int], name: str,
     body: Callable[[Builder, int, dict[str, Value]], None],

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from engine.formats import F32Matrix, FP8Matrix, round_q4, round_q8
+from engine.formats import F32Matrix, FP8Matrix, e4m3_to_f32, round_q4, round_q8
 from engine.kernels import Rows, Weights, matmul, matmul_parts, pack, quantize_rows, stackable
 from tests.engine.kernels.digests import COLS, ROWS, TOKENS, normal, stored
 
@@ -49,6 +49,26 @@ def test_a_group_is_summed_exactly() -> None:
     x = rng.integers(-127, 128, (3, 64)).astype(np.float32)
     x[:, ::32] = -127
     assert (matmul(x, pack(F32Matrix(weights), "q8")) == x @ weights.T).all()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 30])
+def test_every_fp8_code_is_its_value(count: int) -> None:
+    codes = np.arange(256, dtype=np.uint8).reshape(256, 1)
+    scales = np.array([[1], [-2]], np.float32)
+    y = matmul(np.ones((count, 1), np.float32), pack(FP8Matrix(codes, scales), "native"))
+    expected = e4m3_to_f32(codes[:, 0]) * np.repeat(scales[:, 0], 128)
+    assert np.array_equal(y, np.broadcast_to(expected, (count, 256)), equal_nan=True)
+    assert np.isnan(expected).sum() == 2
+
+
+@pytest.mark.parametrize("name", ["f32", "f16", "bf16", "fp8"])
+def test_a_row_among_many_is_the_row_alone(name: str) -> None:
+    matrix = stored(3)[name]
+    w = pack(matrix, "native")
+    x = normal(5, 60, matrix.cols)
+    alone = np.concatenate([matmul(row, w) for row in np.split(x, len(x))])
+    for count in (3, 4, 23, 24, 25, 60):
+        assert (matmul(x[:count], w) == alone[:count]).all()
 
 
 def test_stacked_matrices_give_what_each_gives_alone() -> None:
