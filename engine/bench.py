@@ -1,11 +1,11 @@
-"""How fast the kernels are on this machine, beside what its memory can do: figures for `swarm bench engine`.
+"""How fast the kernels are on this machine, beside what its memory can do: figures for `swarm bench kernels`.
 
 Weights are made up in memory, nothing is read from disk. Each figure is the median of several runs, with the
 quartiles.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +29,7 @@ from engine.kernels.threads import launch
 
 FORMATS: Mapping[str, tuple[str, Weights]] = {
     "q8": ("bf16", "q8"), "q4": ("bf16", "q4"), "int4": ("int4", "auto"), "mxfp4": ("mxfp4", "auto"),
-    "bf16": ("bf16", "native"), "f32": ("f32", "native"),
+    "bf16": ("bf16", "native"), "f32": ("f32", "native"), "fp8": ("fp8", "native"),
 }  # fmt: skip
 """What kernels run on: how it is stored, and the choice of weights that keeps or makes it so."""
 
@@ -56,6 +56,8 @@ class Speed:
     timing: Timing
     nbytes: int
     macs: int
+    beside_read: float | None = None
+    """Bytes a second as a share of what a plain read of memory reached in turns with it; None if not compared."""
 
     @property
     def gbytes_per_s(self) -> float:
@@ -66,16 +68,33 @@ class Speed:
         return self.macs / self.timing.median_s / 1e9
 
 
-def timed(run: Callable[[], object], *, least_runs: int = 5, least_s: float = 0.3) -> Timing:
-    """Runs once unmeasured, then at least `least_runs` times and for `least_s` seconds."""
-    run()
-    seconds: list[float] = []
-    while len(seconds) < least_runs or sum(seconds) < least_s:
-        start = time.perf_counter()
+def in_turns(runs: Sequence[Callable[[], object]], *, least_rounds: int = 5, least_s: float = 0.3) -> Array:
+    """Seconds [rounds, runs] of runs that take turns: each once unmeasured, then at least `least_rounds` rounds that
+    together take at least `least_s` seconds."""
+    for run in runs:
         run()
-        seconds.append(time.perf_counter() - start)
+    rounds: list[list[float]] = []
+    spent_s = 0.0
+    while len(rounds) < least_rounds or spent_s < least_s:
+        seconds = []
+        for run in runs:
+            start = time.perf_counter()
+            run()
+            seconds.append(time.perf_counter() - start)
+        rounds.append(seconds)
+        spent_s += sum(seconds)
+    return np.array(rounds)
+
+
+def summed_up(seconds: Array) -> Timing:
+    """Median and quartiles of seconds [runs]."""
     low, median, high = np.percentile(seconds, [25, 50, 75])
     return Timing(float(median), float(low), float(high))
+
+
+def timed(run: Callable[[], object], *, least_s: float = 0.3) -> Timing:
+    """One run taken for itself, as often as `in_turns` says."""
+    return summed_up(in_turns([run], least_s=least_s)[:, 0])
 
 
 @kernel(parallel=True)
@@ -89,8 +108,8 @@ def _read(data, totals, threads):  # type: ignore[no-untyped-def]
         totals[t * 8] = total
 
 
-def read_speed(nbytes: int = 512 << 20, least_s: float = 0.3) -> Speed:
-    """A plain read of memory that no cache holds, by all threads."""
+def plain_read(nbytes: int) -> Callable[[], None]:
+    """What reads `nbytes` (a multiple of 8) of memory by all threads each time that it is called."""
     data = np.ones(nbytes // 8, np.int64)
     totals = np.zeros(8 * threads(), np.int64)
 
@@ -98,7 +117,12 @@ def read_speed(nbytes: int = 512 << 20, least_s: float = 0.3) -> Speed:
         with launch(nbytes) as count:
             _read(data, totals, count)
 
-    return Speed("plain read", timed(run, least_s=least_s), data.nbytes, 0)
+    return run
+
+
+def read_speed(nbytes: int = 512 << 20, least_s: float = 0.3) -> Speed:
+    """A plain read of memory that no cache holds, by all threads."""
+    return Speed("plain read", timed(plain_read(nbytes), least_s=least_s), nbytes, 0)
 
 
 def made_up_matrix(stored: str, rows: int, cols: int, seed: int = 0) -> StoredMatrix:
@@ -143,14 +167,24 @@ def packing_speed(stored: str, rows: int, cols: int, least_s: float = 0.3) -> Sp
 
 
 def matmul_speed(kind: str, rows: int, cols: int, tokens: int, least_s: float = 0.3) -> Speed:
-    """One matrix [rows, cols] times `tokens` rows, rounded beforehand on the integer path."""
+    """One matrix [rows, cols] times `tokens` rows, rounded beforehand on the integer path. A single token takes turns
+    with a plain read of as many bytes."""
     stored, weights = FORMATS[kind]
     w = pack(made_up_matrix(stored, rows, cols), weights)
     x: F32 = np.random.default_rng(1).standard_normal((tokens, cols), np.float32)
     given = quantize_rows(x) if w.integer else x
     out = aligned((tokens, rows), np.float32)
-    timing = timed(lambda: matmul(given, w, out), least_s=least_s)
-    return Speed(f"{kind} [{rows}, {cols}] × {tokens}", timing, w.nbytes, rows * cols * tokens)
+
+    def run() -> None:
+        matmul(given, w, out)
+
+    name, macs = f"{kind} [{rows}, {cols}] × {tokens}", rows * cols * tokens
+    if tokens > 1:
+        return Speed(name, timed(run, least_s=least_s), w.nbytes, macs)
+    read = w.nbytes // 8 * 8
+    seconds = in_turns([run, plain_read(read)], least_rounds=9, least_s=2 * least_s)
+    beside = float(np.median(seconds[:, 1] / seconds[:, 0])) * w.nbytes / read
+    return Speed(name, summed_up(seconds[:, 0]), w.nbytes, macs, beside)
 
 
 def attention_speed(
@@ -187,11 +221,11 @@ def attention_speed(
 
 
 def kernel_speeds(kinds: Iterable[str] = FORMATS, *, cols: int = 2048, tokens: int = 128) -> list[Speed]:
-    """The usual table: plain read; packing of each stored format; each format with one row from memory, and with many
-    rows."""
+    """The usual table: plain read; packing of each stored format; each format with one row from memory (beside a plain
+    read), and with many rows."""
     speeds = [read_speed(), *(packing_speed(stored, 4096, cols) for stored in STORED_BITS)]
     for kind in kinds:
-        bytes_a_weight = {"q8": 1.06, "bf16": 2.0, "f32": 4.0}.get(kind, 0.56)
+        bytes_a_weight = {"q8": 1.06, "fp8": 1.0, "bf16": 2.0, "f32": 4.0}.get(kind, 0.56)
         rows = int((256 << 20) / (cols * bytes_a_weight)) // 16 * 16
         speeds.append(matmul_speed(kind, rows, cols, 1))
         speeds.append(matmul_speed(kind, 2048, cols, tokens))

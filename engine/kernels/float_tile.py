@@ -1,7 +1,7 @@
 """The inner tile of the float path: 4 rows of weights in their stored dtype times some tokens of f32.
 
 A panel is 4 rows, 16 columns at a time: [columns / 16][4 rows][16], columns filled up with zeros. For fp8 the
-scales follow: f32 [4 rows][blocks of columns].
+scales follow: f32 [4 rows][blocks of columns], NaN where a code of the row in the block is.
 
 Each of 16 lanes takes the elements with its index mod 16, by fma in increasing order, with weights widened
 exactly (fp8: code times scale, rounded to f32); then the upper half of the lanes is added to the lower until
@@ -24,33 +24,39 @@ FLOAT_ROWS = 4  # rows of a panel
 BLOCKED = isa().lanes == 8  # whether tiles are those of `_blocked_tile`
 FLOAT_WIDE = {16: 6, 8: 24}.get(isa().lanes, 2)  # the most tokens a tile takes
 BLOCK = 32  # chunks of 16 columns; what a pass over them reads has to fit the first cache
+AHEAD = 1024  # bytes in advance that weights are asked for
 GROUPS = {1: 1, 2: 2, 3: 3, 4: 2}  # tokens that a pass takes, of so few; of more it takes 3
 
 FLOATS = vector(w.F32, 16)
 HALF = vector(w.F32, 8)
 
 
-def e4m3_to_float(builder: Builder, codes: Value) -> Value:
-    """i8 lanes of E4M3 as f32, exactly: the bits of an f32 that is 2 ** -120 times too small, then NaN put
-    in.
-    """
+def finite_e4m3_to_float(builder: Builder, codes: Value) -> Value:
+    """i8 lanes of E4M3 as f32, exactly: the bits of an f32 that is 2 ** -120 times too small. NaN becomes 480."""
     b, lanes = builder, codes.type.count
     floats, ints = vector(w.F32, lanes), vector(I32, lanes)
     # The sign is carried along: to widen codes, signs and masks apart takes as long as all the rest.
     small = b.and_(b.shl(b.sext(codes, ints), constant(ints, 20)), constant(ints, 0x87F00000))
-    bits = b.bitcast(b.fmul(b.bitcast(small, floats), constant(floats, 2.0**120)), ints)
+    return b.fmul(b.bitcast(small, floats), constant(floats, 2.0**120))
+
+
+def e4m3_to_float(builder: Builder, codes: Value) -> Value:
+    """i8 lanes of E4M3 as f32, exactly, NaN among them."""
+    b, lanes = builder, codes.type.count
+    floats, ints = vector(w.F32, lanes), vector(I32, lanes)
+    bits = b.bitcast(finite_e4m3_to_float(b, codes), ints)
     positive = b.bitcast(b.and_(bits, constant(ints, 0x7FFFFFFF)), floats)
-    nan = b.sext(b.fcmp_ordered("==", positive, constant(floats, 480.0)), ints)  # what its code would be
+    nan = b.sext(b.fcmp_ordered("==", positive, constant(floats, 480.0)), ints)
     return b.bitcast(b.xor(bits, b.and_(nan, constant(ints, 0x43F00000 ^ 0x7FC00000))), floats)
 
 
 def widen(builder: Builder, kind: str, pointer: Value, lanes: int = 16) -> Value:
-    """So many stored floats as f32 lanes (fp8 without its scale)."""
+    """So many stored floats as f32 lanes (fp8 without its scale, which is NaN where a code is)."""
     floats, ints = vector(w.F32, lanes), vector(I32, lanes)
     if kind == "f32":
         return load(builder, pointer, floats, 4)
     if kind == "fp8":
-        return e4m3_to_float(builder, load(builder, pointer, vector(I8, lanes), 1))
+        return finite_e4m3_to_float(builder, load(builder, pointer, vector(I8, lanes), 1))
     bits = load(builder, pointer, vector(I16, lanes), 2)
     if kind == "bf16":
         return builder.bitcast(builder.shl(builder.zext(bits, ints), constant(ints, 16)), floats)
@@ -140,11 +146,17 @@ def _blocked_tile(builder: Builder, kind: str, tokens: int, p: dict[str, Value])
             value = widen(b, kind, offset(b, at, row * step + half * step // 2), 8)
             return b.fmul(value, scales[row]) if scales else value
 
+        def ask(chunk: Value) -> None:
+            at = offset(b, panel, b.mul(chunk, constant(I64, FLOAT_ROWS * step)))
+            for line in range(0, FLOAT_ROWS * step, 64):
+                w.prefetch(b, offset(b, at, AHEAD + line))
+
         def place(chunk: Value, half: int, row: int) -> Value:
             return offset(b, offset(b, wide, b.mul(chunk, constant(I64, 2 * FLOAT_ROWS))), 2 * row + half)
 
         if widened:
             with w.cgutils.for_range(b, chunks, intp=I64) as inner:
+                ask(inner.index)
                 scales = factors(b.add(first, inner.index))
                 for row in rows:
                     for half in range(2):
@@ -163,6 +175,8 @@ def _blocked_tile(builder: Builder, kind: str, tokens: int, p: dict[str, Value])
                 }
                 with w.cgutils.for_range(b, chunks, intp=I64) as inner:
                     at = b.mul(inner.index, constant(I64, 16))
+                    if tokens in GROUPS and 0 in halves:
+                        ask(inner.index)
                     for half in halves:
                         x = [
                             load(b, offset(b, start, b.add(at, constant(I64, 8 * half))), HALF, 4)

@@ -32,7 +32,7 @@ from engine.kernels.threads import launch
 
 Weights: TypeAlias = Literal["auto", "native", "q8", "q4"]
 
-LAYOUT_VERSION = 2
+LAYOUT_VERSION = 3
 """Of what `pack_into` and `pack_expert` write: packed bytes kept on disk are of use only to the same layout."""
 
 INTEGER_ROWS = 16

@@ -12,7 +12,7 @@ from numba import prange, types
 
 from engine.kernels import ir as w
 from engine.kernels.atomic import next_task
-from engine.kernels.compile import intrinsic, kernel
+from engine.kernels.compile import device, intrinsic, kernel
 from engine.kernels.integer_tile import half_to_float
 from engine.kernels.ir import I1, I8, I16, I32, Value, call, constant, load, offset, splat, store, vector
 from engine.kernels.isa import isa
@@ -243,10 +243,21 @@ def pack_codes(values, scales, geometry, wide, blank, size, data, base, stride, 
                         data[at + i] = scales[scale_at + i] if n < rows else 0
 
 
+@device
+def has_nan(codes, start, count):  # type: ignore[no-untyped-def]
+    """Whether one of `count` E4M3 codes from a byte on is NaN."""
+    nans = 0
+    for i in range(start, start + count):
+        nans += (codes[i] & 0x7F) == 0x7F
+    return nans > 0
+
+
 @kernel(parallel=True)
 def pack_floats(values, scales, geometry, kept, size, data, base, stride, threads):  # type: ignore[no-untyped-def]
     """Lays out floats of `size` bytes, 4 rows a panel: as stored with their scales after them (`kept`), else made f32
     (4 bytes) or bfloat16 (2). What is not there is left as it is in `data`.
+
+    The scale of a block of fp8 with a NaN in this row becomes NaN, as does any sum over it: kernels need not look.
     """
     rows, cols, coding, row_bytes, group_bytes, scaled_by, scale_row, scale_bytes, span = geometry
     groups, chunks = (cols + 31) // 32, (cols + 15) // 16
@@ -279,5 +290,10 @@ def pack_floats(values, scales, geometry, kept, size, data, base, stride, thread
                             copy_chunk(size, values, at + (c & 1) * chunk_bytes, data, target)
                         else:
                             copy_chunk(size, made, (c & 1) * chunk_bytes, data, target)
-                for i in range(4 * blocks):
-                    data[start + (chunks * chunk_bytes + row * blocks) * 4 + i] = scales[n * scale_row + i]
+                for block in range(blocks):
+                    first, last = block * span * 32, min(cols, (block + 1) * span * 32)
+                    at = start + (chunks * chunk_bytes + row * blocks + block) * 4
+                    nan = has_nan(values, n * row_bytes + first, last - first)
+                    for i in range(4):
+                        given = scales[n * scale_row + block * scale_bytes + i]
+                        data[at + i] = (0x7FC00000 >> (8 * i)) & 0xFF if nan else given

@@ -53,7 +53,7 @@ def alone(model: DemoModel) -> str:
     def compiling(_kernel: str) -> None:
         nonlocal compiled
         if not compiled:
-            say("Compiling kernels for this CPU; once a machine, up to a minute …")
+            say("Compiling kernels for this CPU; once a machine, a minute or two …")
         compiled += 1
 
     started_s = time.monotonic()

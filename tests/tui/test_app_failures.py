@@ -66,13 +66,15 @@ def test_going_offline_and_coming_back_is_said_once(home: Path) -> None:
 
 
 def test_notices_are_shown_while_a_reply_runs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tui.screens.chat._NEWS_S", 0.3)
+    monkeypatch.setattr("tui.screens.chat._NEWS_S", 600.0)
     notice = Notice(NoticeKind.FAILOVER, "Peer 2 does not answer;\x1b[2J [b]peer 3[/b] takes over.")
     backend = FakeBackend([[Progress(Phase.PREFILL, 3, 9), notice, Stall()]])
 
     async def scene(app: SwarmApp, pilot: Pilot[None], fake: FakeBackend) -> None:
         await say(pilot, app, "ask")
         await until(pilot, lambda: "[b]peer 3[/b] takes over" in screen_text(app))
+        monkeypatch.setattr("tui.screens.chat._NEWS_S", 0.01)
+        app.chat.tell("Later news.")
         await until(pilot, lambda: "prefill 3/9" in screen_text(app), "the news to pass")
         fake.held_up = Progress(Phase.COMPILING)
         await until(pilot, lambda: "compiling kernels" in screen_text(app))

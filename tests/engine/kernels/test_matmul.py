@@ -61,6 +61,17 @@ def test_every_fp8_code_is_its_value(count: int) -> None:
     assert np.isnan(expected).sum() == 2
 
 
+@pytest.mark.parametrize("count", [1, 3, 30])
+def test_a_nan_among_fp8_codes_is_the_sum_of_its_row_alone(count: int) -> None:
+    codes = np.full((9, 300), 0x38, np.uint8)  # 1.0
+    codes[2, 299], codes[5, 128] = 0x7F, 0xFF
+    y = matmul(
+        np.ones((count, 300), np.float32), pack(FP8Matrix(codes, np.ones((1, 3), np.float32)), "native")
+    )
+    assert np.isnan(y[:, [2, 5]]).all()
+    assert (np.delete(y, [2, 5], axis=1) == 300).all()
+
+
 @pytest.mark.parametrize("name", ["f32", "f16", "bf16", "fp8"])
 def test_a_row_among_many_is_the_row_alone(name: str) -> None:
     matrix = stored(3)[name]

@@ -115,7 +115,9 @@ def e2m1_codes(stored: StoredMatrix) -> U8:
 
 
 def plain_floats(stored: StoredMatrix, packing: Packing) -> U8:
-    """Panels of 4 rows, [columns / 16][4 rows][16], then the scales of fp8, filled up to a multiple of 64 bytes."""
+    """Panels of 4 rows, [columns / 16][4 rows][16], then the scales of fp8 (NaN where a code is), filled up to a
+    multiple of 64 bytes.
+    """
     given = stored.f32()
     held: Array = given
     if packing.kind == "fp8":
@@ -132,7 +134,10 @@ def plain_floats(stored: StoredMatrix, packing: Packing) -> U8:
     turned = filled(held, 4 * panels, 16 * chunks).reshape(panels, 4, chunks, 16).transpose(0, 2, 1, 3)
     parts = [np.ascontiguousarray(turned).reshape(panels, -1).view(np.uint8)]
     if isinstance(stored, FP8Matrix) and packing.kind == "fp8":
-        scales = filled(stored.f32_scales(), 4 * panels, -(-stored.cols // packing.block))
+        blocks = -(-stored.cols // packing.block)
+        nan = filled(stored.codes & 0x7F == 0x7F, stored.rows, blocks * packing.block)
+        nan = nan.reshape(stored.rows, blocks, -1).any(2)
+        scales = filled(np.where(nan, np.float32(np.nan), stored.f32_scales()), 4 * panels, blocks)
         parts.append(scales.reshape(panels, -1).view(np.uint8))
     return filled(np.concatenate(parts, 1), panels, packing.panel_bytes(stored.cols))
 
