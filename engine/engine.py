@@ -2,6 +2,7 @@
 together."""
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -57,6 +58,8 @@ class Engine:
         self.model = model
         self.bank = bank
         self.experts: Experts = LocalExperts(bank)
+        self.at_end = ExitStack()
+        """What ends with the model, before its bank does."""
         self.generation = generation
         self.stop_ids = stop_ids(checkpoint.config, generation, tokenizer)
         self._tokenizer = tokenizer
@@ -120,7 +123,10 @@ class Engine:
 
     def close(self) -> None:
         """Ends background reading; the model must not be used afterwards."""
-        self.bank.close()
+        try:
+            self.at_end.close()
+        finally:
+            self.bank.close()
 
     def __enter__(self) -> Self:
         return self

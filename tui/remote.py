@@ -126,6 +126,7 @@ class SwarmPlace:
         rules = _rules(self._options)
         remote: RemoteExperts = network.call(session.experts, opened, engine.bank, rules)
         engine.experts = remote
+        engine.at_end.callback(self._part_with, remote)
         self._donors = Donors(remote, self._numbers)
         self._traced.close()
         self._traced.enter_context(
@@ -236,6 +237,12 @@ class SwarmPlace:
         if self._donors:
             self._donors.experts.rules = rules
         return _told(options)[name]
+
+    def _part_with(self, experts: RemoteExperts) -> None:
+        session, network = self._session, self._network
+        if session is not None and network is not None:
+            with suppress(NetworkClosed):
+                network.call(session.part_with, experts)
 
     def donate(self, wish: Donation) -> DonationView:
         """Lend to this swarm, in processes of their own."""

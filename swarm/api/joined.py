@@ -1,14 +1,16 @@
 """Where the models of a server come from: a swarm that was joined, its bytes and its donors."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from engine.engine import Engine, Options
+from engine.experts import Experts
 from engine.numerics import Weights
 from swarm.api.libraries import least, need_of
 from swarm.api.shelf import Listed, Need
 from swarm.peers.models import ModelInfo, OpenModel, PeerView, WebView, state_of
-from swarm.peers.network import NetworkThread
+from swarm.peers.network import NetworkClosed, NetworkThread
 from swarm.peers.partner import Remote
 from swarm.peers.remote import RemoteExperts, Rules
 from swarm.peers.replication import count_replicas
@@ -65,6 +67,7 @@ class JoinedSwarm:
                 raise
             engine.experts = self._experts = remote
         self._loaded[name] = found
+        engine.at_end.callback(self._closed, name, engine.experts)
         self._news.pop(name, None)
         return engine
 
@@ -110,6 +113,16 @@ class JoinedSwarm:
             "peers": peers,
             "experts": experts,
         }
+
+    def _closed(self, name: str, experts: Experts) -> None:
+        """A model is not in memory any more."""
+        self._loaded.pop(name, None)
+        self._news.pop(name, None)
+        if isinstance(experts, RemoteExperts):
+            if self._experts is experts:
+                self._experts = None
+            with suppress(NetworkClosed):
+                self._network.call(self._session.part_with, experts)
 
     def _opened(self, name: str) -> OpenModel:
         return self._network.call(self._session.open_model, name)

@@ -70,7 +70,7 @@ class Opener(Protocol):
 
 
 class Pool:
-    """See the module. Lives in trio; `run` keeps it up to date."""
+    """See the module. Lives in trio, in a nursery of its own; `run` keeps it up to date."""
 
     def __init__(
         self,
@@ -104,6 +104,10 @@ class Pool:
             self._wanted = trio.Event()
             await trio.sleep(max(0.0, self._asked_at + AGAIN_S - trio.current_time()))
             await self.refresh()
+
+    def leave(self) -> None:
+        """The model is used no more: ends all that goes on for it."""
+        self.nursery.cancel_scope.cancel()
 
     def want(self) -> None:
         """Donors are lacking: asks the tracker soon."""

@@ -95,8 +95,10 @@ class Round:
         self._end(None)
 
     def leave(self) -> None:
-        """See `Watched`."""
+        """See `Watched`. Also whoever is only waited for to be compared is waited for no more."""
         self._end(NetworkClosed())
+        for attempt in [one for share in self._shares for one in share.running.values()]:
+            attempt.cancel()
 
     def tend(self, now: float) -> float:
         """See `Watched`: gives up what is overdue, hedges what is late."""

@@ -61,7 +61,9 @@ from swarm.peers.websources import with_web
 from swarm.trust.identity import Identity
 from swarm.trust.manifest import parse_signed
 from swarm.trust.memory import Memory, Remembered
+from swarm.trust.profile import NumericProfile
 from swarm.trust.sources import WebSource, parse_source
+from swarm.wire.holdings import ExpertLayout
 from swarm.wire.messages.tracker import LiarJudged, ReportLiar
 from swarm.wire.race import plain_errors
 from swarm.wire.rpc import ConnectionLost, Unreachable
@@ -185,15 +187,29 @@ class Session:
     async def experts(self, model: OpenModel, bank: ExpertBank, rules: Rules) -> RemoteExperts:
         """A model's experts, run by the donors of the swarm; by `bank`, here, where nobody else can.
 
-        Donors that join later or come back are used as soon as the tracker names them.
+        Donors that join later or come back are used as soon as the tracker names them, until `part_with`.
         """
         profile = profile_of(model.signed.manifest.root, bank.weights)
-        pool = Pool(self.tracker, self.doors, profile, layout_of(bank), self._nursery)
-        if self.online:
-            await self._nursery.start(pool.run)
-        elif not self._alone:
-            self._nursery.start_soon(pool.run)  # a tracker that was silent just now is not waited for again
+        pool = await self._nursery.start(self._keep_pool, profile, layout_of(bank))
         return RemoteExperts(pool, bank, rules, self._convicted)
+
+    async def _keep_pool(
+        self, profile: NumericProfile, layout: ExpertLayout, task_status: trio.TaskStatus[Pool]
+    ) -> None:
+        async with plain_errors() as nursery:
+            pool = Pool(self.tracker, self.doors, profile, layout, nursery)
+            if self.online:
+                await nursery.start(pool.run)
+            elif not self._alone:
+                nursery.start_soon(pool.run)  # a tracker that was silent just now is not waited for again
+            task_status.started(pool)
+            await trio.sleep_forever()
+
+    async def part_with(self, experts: RemoteExperts) -> None:
+        """A model is used no more: its audits are made, not for ever, and its donors left."""
+        with trio.move_on_after(FINISH_S):
+            await experts.auditor.finish()
+        experts.pool.leave()
 
     async def finish(self, experts: RemoteExperts) -> None:
         """Makes the audits that are pending, tells the tracker of what they find, and fetches what was to be kept;

@@ -12,8 +12,13 @@ import pytest
 
 from engine.chat import ChatSettings, Conversation, Finished
 from engine.engine import Engine
+from engine.generate import greedy
 from swarm.api.joined import Asking, JoinedSwarm
-from swarm.peers.remote import Rules
+from swarm.peers.network import NetworkClosed, NetworkThread
+from swarm.peers.remote import RemoteExperts, Rules
+from swarm.peers.session import join
+from swarm.peers.settings import Home
+from swarm.peers.target import parse_target
 from tests.api.stage import api_process, ask, says
 from tests.e2e.processes import Served, serving, swarm
 from tests.engine.reference import opened
@@ -93,6 +98,22 @@ def test_eight_mixed_requests_over_donors_are_each_as_alone(url: str, engine: En
         together = list(pool.map(one, range(8)))
     assert together == [spoken(engine, text, count) for text, count in asked]
     assert httpx2.get(url + "/v1/swarm").json()["remote_calls"] > before
+
+
+def test_donors_of_an_unloaded_model_are_left(served: Served, tmp_path: Path) -> None:
+    with NetworkThread() as network:
+        session = network.enter(
+            join, parse_target(served.invite), Home(tmp_path / "data", tmp_path / "cache")
+        )
+        library = JoinedSwarm(network, session, Asking(Rules.parse("off", 0.0)))
+        model = library.open(served.model, None)
+        assert isinstance(model.experts, RemoteExperts)
+        assert model.experts.pool.remotes
+        assert library.swarm()["experts"]
+        model.close()
+        assert library.swarm()["experts"] == ()
+        with pytest.raises(NetworkClosed):
+            greedy(model.model, model.experts, [1, 2, 3], 1)
 
 
 def test_a_later_version_of_a_model_in_memory_is_told_once_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -188,8 +188,14 @@ async def swarm_of(
             listed = Listed(list(donors), bank)
             keys = KeyPair(b"\xff" * 32)
             doors = Doors(nursery, keys, TrackerClient(cast(Any, None), Address("127.0.0.1", 1), None))
-            pool = Pool(listed, doors, profile_of(ROOT, weights), layout_of(bank), nursery)
-            await nursery.start(pool.run)
+
+            async def kept(task_status: trio.TaskStatus[Pool]) -> None:
+                async with trio.open_nursery() as asking:
+                    pool = Pool(listed, doors, profile_of(ROOT, weights), layout_of(bank), asking)
+                    await asking.start(pool.run)
+                    task_status.started(pool)
+
+            pool = await nursery.start(kept)
             rules = rules or Rules.parse("off", 0.0)
             experts = RemoteExperts(pool, engine.bank, rules, convictions.append, luck)
             experts.doubts.patience_s = 120.0

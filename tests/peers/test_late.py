@@ -8,6 +8,7 @@ import trio
 
 from swarm.peers import partner
 from swarm.peers import pool as pools
+from swarm.peers.network import NetworkClosed
 from swarm.peers.remote import Rules
 from tests.peers.donors import Donor, Swarm, swarm_of
 
@@ -131,3 +132,29 @@ async def test_a_hung_call_is_waited_for_by_nobody_and_measures_its_donor(oracle
         swarm.experts.tell = tell
         assert await swarm.tokens(16) == right
         assert longest < 1500
+
+
+async def test_whoever_is_late_for_a_model_that_was_let_go_is_told(oracle: Path) -> None:
+    computing = 0
+
+    async def late() -> None:
+        nonlocal computing
+        computing += 1
+        try:
+            await trio.sleep_forever()
+        finally:
+            computing -= 1
+
+    waited_for, quick = Donor(1, before=late), Donor(2)
+    async with swarm_of(oracle / "olmoe", [waited_for, quick], Rules.parse("5", 0.0)) as swarm:
+        assert await swarm.tokens(2) == swarm.local(2)
+        remote = swarm.remote(waited_for)
+        assert remote.overdue_since is not None  # its answer is waited for, to see how long it takes
+        assert computing
+        swarm.experts.pool.leave()
+        with trio.fail_after(30):
+            while computing:  # noqa: ASYNC110 - nothing tells of it but itself
+                await trio.sleep(0.01)
+        with pytest.raises(NetworkClosed):
+            await swarm.tokens(1)
+        assert remote.peer.is_open

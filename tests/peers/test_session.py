@@ -101,6 +101,26 @@ async def test_without_the_network_nothing_is_asked_of_it(plan: Plan, place: Hom
                 await opened.mirror.read("config.json", 0, 1)
 
 
+async def test_a_model_that_was_parted_with_asks_the_tracker_no_more(
+    plan: Plan, place: Home, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.peers.pool.REFRESH_S", 0.01)
+    monkeypatch.setattr("swarm.peers.pool.AGAIN_S", 0.0)
+    async with hosted(plan) as host, join(parse_target(host.invite), place) as session:
+        opened = await session.open_model()
+        with DirectorySource(model) as source:
+            bank = open_experts(source, "q8")
+            first, second = [await session.experts(opened, bank, Rules()) for _ in range(2)]
+            await session.part_with(first)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not first.pool.nursery.child_tasks
+            asked = second.pool._asked_at
+            with trio.fail_after(30):
+                while second.pool._asked_at == asked:  # noqa: ASYNC110 - nothing tells of it but itself
+                    await trio.sleep(0.01)
+            bank.close()
+
+
 async def test_a_swarm_that_comes_back_is_used_again(plan: Plan, place: Home) -> None:
     gone = trio.Event()
     lasting = replace(plan, port=lasting_port())
