@@ -181,9 +181,8 @@ def matmul_speed(kind: str, rows: int, cols: int, tokens: int, least_s: float = 
     name, macs = f"{kind} [{rows}, {cols}] × {tokens}", rows * cols * tokens
     if tokens > 1:
         return Speed(name, timed(run, least_s=least_s), w.nbytes, macs)
-    read = w.nbytes // 8 * 8
-    seconds = in_turns([run, plain_read(read)], least_rounds=9, least_s=2 * least_s)
-    beside = float(np.median(seconds[:, 1] / seconds[:, 0])) * w.nbytes / read
+    seconds = in_turns([run, plain_read(w.nbytes)], least_rounds=9, least_s=2 * least_s)
+    beside = float(np.median(seconds[:, 1] / seconds[:, 0]))
     return Speed(name, summed_up(seconds[:, 0]), w.nbytes, macs, beside)
 
 

@@ -5,14 +5,15 @@ which cost the same at every position, are left out, so that what grows shows. A
 computed but filled with random numbers: what they are changes no cost.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from engine.arrays import F32, I32
+from engine.bench import in_turns, summed_up
 from engine.cache import KeyValue, Running, State
 from engine.compressed import WindowAndEntries
 from engine.doubts import Doubts
@@ -149,16 +150,14 @@ def filled(model: Model, positions: int) -> State:
 def costs(model: Model, positions: Sequence[int] = POSITIONS, runs: int = 5) -> list[Cost]:
     """What a token costs after each number of positions; the numbers take turns, so that drift hits all alike."""
     experts, states = NoExperts(), [filled(model, count) for count in positions]
-    seconds: list[list[float]] = [[] for _ in positions]
-    for run in range(runs + 1):
-        for number, state in enumerate(states):
-            begun = time.perf_counter()
-            for token in range(STEPS):
-                model.forward([Segment(state, [token])], experts)
-            if run:  # the first brings kernels and tables into memory
-                seconds[number].append((time.perf_counter() - begun) / STEPS)
-    figures = []
-    for count, state, taken in zip(positions, states, seconds, strict=True):
-        low, median, high = np.percentile(taken, [25, 50, 75])
-        figures.append(Cost(count, float(median), float(low), float(high), state.nbytes))
-    return figures
+
+    def step(state: State) -> None:
+        for token in range(STEPS):
+            model.forward([Segment(state, [token])], experts)
+
+    seconds = in_turns([partial(step, state) for state in states], least_rounds=runs, least_s=0.0) / STEPS
+    timings = map(summed_up, seconds.T)
+    return [
+        Cost(count, each.median_s, each.low_s, each.high_s, state.nbytes)
+        for count, state, each in zip(positions, states, timings, strict=True)
+    ]

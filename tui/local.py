@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from engine.source import DirectorySource
 from tui.backend import Donation
 from tui.messages import Connected, Notice, Phase, Progress
 from tui.options import Options
-from tui.place import Emit, engine_options, expert_shape, storage_format
+from tui.place import Emit, engine_options, expert_shape, must_chat, storage_format
 from tui.problems import NotThere
 from tui.views import DonationView, ModelView, ReplyStats, SwarmView
 
@@ -26,7 +27,6 @@ class LocalPlace:
         self._directory = directory
         self._options = options
         self._view = ModelView(directory.name or str(directory))
-        self._open = False
 
     def connect(self, emit: Emit) -> Connected:
         """Look at the directory."""
@@ -51,8 +51,10 @@ class LocalPlace:
                 emit(Progress(Phase.LOADING, done, total, "B"))
 
         source = DirectorySource(self._directory)
-        engine = Engine.open(source, engine_options(self._options), progress)
-        self._open = True
+        with ExitStack() as undo:
+            engine = undo.enter_context(Engine.open(source, engine_options(self._options), progress))
+            must_chat(engine, model)
+            undo.pop_all()
         self._view = replace(self._view, open=True)
         return engine, self._view
 

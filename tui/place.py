@@ -14,6 +14,7 @@ from swarm.peers.settings import home
 from tui.backend import Donation
 from tui.messages import Connected, Event, Notice, Progress
 from tui.options import Options
+from tui.problems import NotThere
 from tui.views import DonationView, ModelView, ReplyStats, SwarmView
 
 Emit = Callable[[Event], None]
@@ -29,7 +30,7 @@ class Place(Protocol):
         """What there is."""
 
     def open(self, model: str, emit: Emit) -> tuple[Engine, ModelView]:
-        """A model, ready to speak."""
+        """A model, ready to speak. NotThere: it cannot chat."""
 
     def snapshot(self) -> SwarmView:
         """The network now."""
@@ -60,6 +61,12 @@ class Place(Protocol):
 
     def close(self) -> None:
         """Leave."""
+
+
+def must_chat(engine: Engine, model: str) -> None:
+    """Raises NotThere for a base model."""
+    if not engine.can_chat:
+        raise NotThere(f"{model} is a base model without a chat template; it cannot chat.")
 
 
 def engine_options(options: Options) -> EngineOptions:

@@ -56,15 +56,12 @@ class PlaceBackend:
         return self._place.models() if self._place is not None else ()
 
     def open(self, model: str) -> Iterator[Event]:
-        """Open a model; only then the one before is closed."""
+        """Open a model that can chat; only then the one before is closed."""
 
         def work(emit: Emit) -> None:
             if self._place is None:
                 raise NotThere("There is no swarm yet; give an invite, an address or a directory.")
             engine, view = self._place.open(model, emit)
-            if not engine.can_chat:
-                engine.close()
-                raise NotThere(f"{model} is a base model without a chat template; it cannot chat.")
             before, self._speaker = self._speaker, Speaker(engine)
             if before is not None:
                 before.engine.close()
@@ -124,11 +121,13 @@ class PlaceBackend:
     def close(self) -> None:
         """Leave."""
         self.stop()
-        if self._speaker is not None:
-            self._speaker.engine.close()
-        if self._place is not None:
-            self._place.close()
-        self._speaker = self._place = None
+        speaker, place, self._speaker, self._place = self._speaker, self._place, None, None
+        try:
+            if place is not None:
+                place.close()  # first, and at most once: an engine that is closed in a swarm makes its audits
+        finally:
+            if speaker is not None:
+                speaker.engine.close()
         self._compiling.__exit__(None, None, None)
 
 

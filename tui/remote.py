@@ -29,7 +29,7 @@ from tui.donors import Donors, Numbers
 from tui.lending import Lending
 from tui.messages import Connected, Notice, NoticeKind, Phase, Progress
 from tui.options import Options
-from tui.place import Emit, engine_options, expert_shape, storage_format
+from tui.place import Emit, engine_options, expert_shape, must_chat, storage_format
 from tui.problems import NotThere
 from tui.views import Ban, DonationView, ModelView, ReplyStats, Role, SwarmView
 
@@ -116,22 +116,26 @@ class SwarmPlace:
     def open(self, model: str, emit: Emit) -> tuple[Engine, ModelView]:
         """Open the model's mirror and load what is dense of it; bytes come as they are read."""
         session, network = self._joined()
+        before = session.current
         opened: OpenModel = network.call(session.open_model, model)
-        self._current = opened
         for notice in opened.notices:
             emit(Notice(NoticeKind.OFFLINE, notice))
-        with self._telling(emit):
-            view = with_facts(self._view(opened.info), opened.source)
-            engine = Engine.open(opened.source, engine_options(self._options))
-        rules = _rules(self._options)
-        remote: RemoteExperts = network.call(session.experts, opened, engine.bank, rules)
-        engine.experts = remote
-        engine.at_end.callback(self._part_with, remote)
-        self._donors = Donors(remote, self._numbers)
-        self._traced.close()
-        self._traced.enter_context(
-            tracing(remote, self._options.trace, lambda text: emit(Notice(NoticeKind.OTHER, text)))
-        )
+        with ExitStack() as undo:
+            undo.callback(setattr, session, "current", before)
+            with self._telling(emit):
+                view = with_facts(self._view(opened.info), opened.source)
+                engine = undo.enter_context(Engine.open(opened.source, engine_options(self._options)))
+            must_chat(engine, model)
+            rules = _rules(self._options)
+            remote: RemoteExperts = network.call(session.experts, opened, engine.bank, rules)
+            engine.experts = remote
+            engine.at_end.callback(self._part_with, remote)
+            self._traced.close()  # before another writes to the same file
+            self._traced.enter_context(
+                tracing(remote, self._options.trace, lambda text: emit(Notice(NoticeKind.OTHER, text)))
+            )
+            undo.pop_all()
+        self._current, self._donors = opened, Donors(remote, self._numbers)
         needed = opened.mirror.progress.wanted_bytes
         view = replace(view, needed_bytes=needed, fetched_bytes=needed)
         self._opened[model] = view

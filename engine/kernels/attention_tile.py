@@ -47,7 +47,6 @@ def _values(b: Builder, queries: int, kind: str, p: dict[str, Value]) -> None:
     sixteen = constant(I64, 16)
     weights = [offset(b, p["weights"], b.mul(p["w_stride"], constant(I64, t))) for t in range(queries)]
     outs = [offset(b, p["out"], b.mul(p["out_stride"], constant(I64, t))) for t in range(queries)]
-    line = 32 if kind == "f16" else 16
 
     def place(out: Value, start: Value, chunk: int) -> Value:
         return offset(b, out, b.add(start, constant(I64, 16 * chunk)))
@@ -68,8 +67,7 @@ def _values(b: Builder, queries: int, kind: str, p: dict[str, Value]) -> None:
         with w.cgutils.for_range(b, p["keys"], intp=I64) as loop:
             at = offset(b, offset(b, p["v"], b.mul(loop.index, p["v_stride"])), start)
             later = offset(b, at, b.mul(p["v_stride"], constant(I64, AHEAD)))
-            for element in range(0, 16 * wide, line):
-                w.prefetch(b, offset(b, later, element))
+            w.prefetch_lines(b, later, 16 * wide * (2 if kind == "f16" else 4))
             values = [widen(b, kind, offset(b, at, 16 * chunk)) for chunk in range(wide)]
             for row, weight in zip(slots, weights, strict=True):
                 factor = splat(b, b.load(offset(b, weight, loop.index)), 16)

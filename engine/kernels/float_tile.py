@@ -14,7 +14,7 @@ from numba import types
 
 from engine.kernels import ir as w
 from engine.kernels.compile import intrinsic
-from engine.kernels.integer_tile import half_to_float
+from engine.kernels.integer_tile import NARROW_AHEAD, half_to_float
 from engine.kernels.ir import I8, I16, I32, I64, Builder, Value, constant, load, offset, splat, vector
 from engine.kernels.isa import isa
 
@@ -24,7 +24,6 @@ FLOAT_ROWS = 4  # rows of a panel
 BLOCKED = isa().lanes == 8  # whether tiles are those of `_blocked_tile`
 FLOAT_WIDE = {16: 6, 8: 24}.get(isa().lanes, 2)  # the most tokens a tile takes
 BLOCK = 32  # chunks of 16 columns; what a pass over them reads has to fit the first cache
-AHEAD = 1024  # bytes in advance that weights are asked for
 GROUPS = {1: 1, 2: 2, 3: 3, 4: 2}  # tokens that a pass takes, of so few; of more it takes 3
 
 FLOATS = vector(w.F32, 16)
@@ -148,8 +147,7 @@ def _blocked_tile(builder: Builder, kind: str, tokens: int, p: dict[str, Value])
 
         def ask(chunk: Value) -> None:
             at = offset(b, panel, b.mul(chunk, constant(I64, FLOAT_ROWS * step)))
-            for line in range(0, FLOAT_ROWS * step, 64):
-                w.prefetch(b, offset(b, at, AHEAD + line))
+            w.prefetch_lines(b, offset(b, at, NARROW_AHEAD), FLOAT_ROWS * step)
 
         def place(chunk: Value, half: int, row: int) -> Value:
             return offset(b, offset(b, wide, b.mul(chunk, constant(I64, 2 * FLOAT_ROWS))), 2 * row + half)

@@ -23,6 +23,8 @@ SCALES = ("f16", "bf16", "f32", "e8m0")
 SCALE_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "e8m0": 1}
 SCALED = {kind: 4 // size for kind, size in SCALE_BYTES.items()}  # groups whose scales fill 64 bytes
 WIDE = isa().tokens  # the most tokens a tile takes
+NARROW_AHEAD = 1024
+"""Bytes in advance that weights of any format are asked for where registers hold fewer than 16 floats."""
 
 
 def weight_bytes(kind: str) -> int:
@@ -35,7 +37,7 @@ def ahead(lanes: int, kind: str, tokens: int) -> tuple[int, int]:
     processor reads on by itself as fast.
     """
     if lanes < 16:
-        return 1024, 3
+        return NARROW_AHEAD, 3
     if tokens == 1:
         return (4096 if kind == "q8" else 0), 2
     return (0 if tokens == 2 else 16384), 2
@@ -109,8 +111,7 @@ def write_tile(
         group = offset(b, start, b.mul(place, constant(I64, size)))
         scales = offset(b, start, scaled * size)
         if early:
-            for line in range(0, size, 64):
-                w.prefetch(b, offset(b, group, early + line), near=near)
+            w.prefetch_lines(b, offset(b, group, early), size, near)
             w.prefetch(b, offset(b, scales, early), near=near)
         at = offset(b, scales, b.mul(place, constant(I64, 16 * SCALE_BYTES[scale_kind])))
         w_scales = [

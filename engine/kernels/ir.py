@@ -68,6 +68,13 @@ def prefetch(builder: Builder, pointer: Value, near: int = 3) -> None:
     builder.call(declared, [address, constant(I32, 0), constant(I32, near), constant(I32, 1)])
 
 
+def prefetch_lines(builder: Builder, pointer: Value, nbytes: int, near: int = 3) -> None:
+    """Asks for all cache lines of `nbytes` from an address on, as `prefetch` does for one."""
+    start = builder.bitcast(pointer, I8.as_pointer())
+    for line in range(0, nbytes, 64):
+        prefetch(builder, offset(builder, start, line), near)
+
+
 def unseen(builder: Builder, number: int) -> Value:
     """`number` (i64) so that the compiler does not know it: it leaves a loop of so many rounds a loop."""
     return builder.asm(ir.FunctionType(I64, [I64]), "", "=r,0", [constant(I64, number)], False)

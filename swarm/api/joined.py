@@ -36,8 +36,8 @@ class JoinedSwarm:
         self._network = network
         self._session = session
         self._asking = asking
-        self._experts: RemoteExperts | None = None
-        self._loaded: dict[str, OpenModel] = {}
+        self._loaded: dict[str, tuple[OpenModel, Experts]] = {}
+        """What is in memory, as it was loaded."""
         self._looked_at: set[bytes] = set()
         self._news: dict[str, str] = {}
 
@@ -65,8 +65,8 @@ class JoinedSwarm:
             except BaseException:
                 engine.close()
                 raise
-            engine.experts = self._experts = remote
-        self._loaded[name] = found
+            engine.experts = remote
+        self._loaded[name] = found, engine.experts
         engine.at_end.callback(self._closed, name, engine.experts)
         self._news.pop(name, None)
         return engine
@@ -77,9 +77,9 @@ class JoinedSwarm:
         Raises SwarmError.
         """
         told = []
-        for name, model in list(self._loaded.items()):
+        for name, (model, experts) in list(self._loaded.items()):
             later = self._network.call(newer, self._session, model, self._looked_at)
-            if later is not None:
+            if later is not None and self._loaded.get(name) == (model, experts):  # not unloaded meanwhile
                 self._news[name] = (
                     f"{name} has a new version, {later.version}; this server speaks with version "
                     f"{model.info.version} until it is started again."
@@ -93,8 +93,9 @@ class JoinedSwarm:
         peers = [_giver(peer.key.hex()[:8], "bytes", peer) for peer in now.peers]
         peers += [_giver(web.name, "web", web) for web in now.web]
         experts: tuple[tuple[int, ...], ...] = ()
-        if self._experts is not None:
-            pool = self._experts.pool
+        asked = self._last_asked()
+        if asked is not None:
+            pool = asked.pool
             remotes = list(pool.remotes.values())
             peers += [_donor(remote) for remote in remotes]
             experts = count_replicas([remote.ready for remote in remotes if not remote.banned], pool.layout)
@@ -108,19 +109,22 @@ class JoinedSwarm:
             "fetched_bytes": now.progress.verified_bytes,
             "wanted_bytes": now.progress.wanted_bytes,
             "bytes_per_s": now.bytes_per_s,
-            "calls": self._experts.stats.calls if self._experts else 0,
-            "remote_calls": self._experts.stats.remote_calls if self._experts else 0,
+            "calls": asked.stats.calls if asked else 0,
+            "remote_calls": asked.stats.remote_calls if asked else 0,
             "peers": peers,
             "experts": experts,
         }
+
+    def _last_asked(self) -> RemoteExperts | None:
+        """The experts of the model that was loaded last, if donors are asked for them."""
+        loaded = [experts for _, experts in list(self._loaded.values())]
+        return next((one for one in reversed(loaded) if isinstance(one, RemoteExperts)), None)
 
     def _closed(self, name: str, experts: Experts) -> None:
         """A model is not in memory any more."""
         self._loaded.pop(name, None)
         self._news.pop(name, None)
         if isinstance(experts, RemoteExperts):
-            if self._experts is experts:
-                self._experts = None
             with suppress(NetworkClosed):
                 self._network.call(self._session.part_with, experts)
 

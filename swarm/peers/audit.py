@@ -8,7 +8,8 @@ audits is recomputed here even when a second donor agrees, for donors may collud
 Recomputing needs the experts' bytes. Where they are in memory, or every answer is to be audited, the answer
 waits for the check. Else a second donor is asked meanwhile if there is one, and the check is made in the
 background, and never skipped: when too many wait, answers wait with them. When the bytes cannot be had, an
-answer is used unchecked, which is counted; never so where every answer is to be audited.
+answer is used unchecked, which is counted; never so where every answer is to be audited. So are the checks
+counted that were not made when the model was left.
 
 Whoever is convicted may have lied before without being audited. So for each donor it is noted in which
 forward passes answers of its were used that were not recomputed here; a conviction withdraws those passes
@@ -16,7 +17,8 @@ forward passes answers of its were used that were not recomputed here; a convict
 """
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import trio
@@ -63,7 +65,7 @@ class Audits:
     agreed: int = 0
     recomputed: int = 0
     unchecked: int = 0
-    """Checks that could not be made because the bytes could not be had."""
+    """Checks that were not made: the bytes could not be had, or the model was left first."""
     convictions: list[Conviction] = field(default_factory=list)
 
 
@@ -124,6 +126,12 @@ class Auditor:
         Raises EngineError when the bytes to check it with cannot be had, if it may not be used without.
         """
         self.audits.drawn += 1
+        with self._counting():
+            return await self._checked(answer, number, ask)
+
+    async def _checked(
+        self, answer: Answer, number: int, ask: Callable[[Remote], Awaitable[Answer | None]]
+    ) -> Checked:
         here = self._luck.random() < LOCAL_SHARE
         at_once = self.share >= 1 or self._recompute.ready(answer.work)
         others = [] if here and at_once else self._others(answer)
@@ -139,12 +147,16 @@ class Auditor:
         return Checked(answer.outputs, False)
 
     async def compare(self, answer: Answer, used: Answer) -> None:
-        """Checks an answer that was not used (it lost a race) and the one that was against each other."""
+        """Checks an answer that was not used (it lost a race) and the one that was against each other.
+
+        Raises EngineError when they differ and the bytes to tell who is right cannot be had.
+        """
         self.audits.drawn += 1
         if answer.reply == used.reply:
             self.audits.agreed += 1
         else:
-            await self._settle([answer, used])
+            with self._counting():
+                await self._settle([answer, used])
 
     @property
     def pending(self) -> int:
@@ -155,6 +167,15 @@ class Auditor:
         """Waits until no check is pending; the caller owns the deadline."""
         while self.pending:
             await self._finished.wait()
+
+    @contextmanager
+    def _counting(self) -> Iterator[None]:
+        """Counts a check that is cancelled."""
+        try:
+            yield
+        except trio.Cancelled:
+            self.audits.unchecked += 1
+            raise
 
     def _others(self, answer: Answer) -> list[Remote]:
         experts = set(answer.work.expert.tolist())
@@ -167,8 +188,10 @@ class Auditor:
 
         async def check() -> None:
             try:
-                async with self._checking:
-                    await self._settle([answer])
+                # The answer was used long ago; that it could not be checked is counted.
+                with suppress(EngineError), self._counting():
+                    async with self._checking:
+                        await self._settle([answer])
             finally:
                 self.doubts.close(number)
                 self._waiting.release()

@@ -32,7 +32,7 @@ from swarm.peers.doors import Doors
 from swarm.peers.executor import Executor, profile_of, whole_bank
 from swarm.peers.local_bench import decode_speed, local_decoding
 from swarm.peers.network import NetworkThread
-from swarm.peers.pool import Pool
+from swarm.peers.pool import keep_pool
 from swarm.peers.remote import RemoteExperts, Rules
 from swarm.peers.tracking import ExpertsHeld, TrackerClient
 from swarm.wire import rpc
@@ -167,8 +167,8 @@ async def asking(bank: ExpertBank, places: Collection[Place], rules: Rules) -> A
         keys, layout = KeyPair.generate(), layout_of(bank)
         tracker = TrackerClient(cast(Any, None), Address("127.0.0.1", 1), None)
         doors = Doors(nursery, keys, tracker)
-        pool = Pool(FixedList(places, layout.total), doors, profile_of(ROOT, bank.weights), layout, nursery)
-        await nursery.start(pool.run)
+        listed, profile = FixedList(places, layout.total), profile_of(ROOT, bank.weights)
+        pool = await nursery.start(keep_pool, listed, doors, profile, layout)
         yield RemoteExperts(pool, bank, rules, convicted)
         nursery.cancel_scope.cancel()
 

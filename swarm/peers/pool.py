@@ -10,7 +10,7 @@ lying is never asked again.
 
 import itertools
 from collections.abc import Awaitable, Callable, Collection
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import trio
 
@@ -27,6 +27,7 @@ from swarm.wire.holdings import ExpertLayout, IndexSet
 from swarm.wire.keys import PeerKey
 from swarm.wire.messages.experts import ExpertsOpen, OpenExperts
 from swarm.wire.messages.tracker import Contact
+from swarm.wire.race import plain_errors
 
 REFRESH_S = 10.0
 OPEN_S = 5.0
@@ -328,3 +329,25 @@ class Pool:
                 return None
             return trio.current_time() - started
         return None
+
+
+async def keep_pool(
+    tracker: Directory,
+    doors: Opener,
+    profile: NumericProfile,
+    layout: ExpertLayout,
+    first_asked: Literal["before", "after", "never"] = "before",
+    task_status: trio.TaskStatus[Pool] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Gives a pool and lives for as long as it, in a task of its own: until it is left or this is cancelled.
+
+    first_asked: when the tracker is first asked, before or after the pool is given; or that it never is.
+    """
+    async with plain_errors() as nursery:
+        pool = Pool(tracker, doors, profile, layout, nursery)
+        if first_asked == "before":
+            await nursery.start(pool.run)
+        elif first_asked == "after":
+            nursery.start_soon(pool.run)
+        task_status.started(pool)
+        await trio.sleep_forever()

@@ -95,10 +95,10 @@ class Round:
         self._end(None)
 
     def leave(self) -> None:
-        """See `Watched`. Also whoever is only waited for to be compared is waited for no more."""
+        """See `Watched`. Takes back all that runs, also what is only waited for to be compared or timed."""
         self._end(NetworkClosed())
-        for attempt in [one for share in self._shares for one in share.running.values()]:
-            attempt.cancel()
+        for share in self._shares:
+            share.take_back()
 
     def tend(self, now: float) -> float:
         """See `Watched`: gives up what is overdue, hedges what is late."""
@@ -120,9 +120,7 @@ class Round:
         """The round is over; said once."""
         done, self._done = self._done, None
         for share in self._shares:
-            for attempt in list(share.running.values()):
-                if not share.compared and not attempt.lingers:
-                    attempt.cancel()
+            share.take_back(but_for_awaited=True)
         if not any(share.is_awaited for share in self._shares):
             self._pool.watch.remove(self)
         if done is not None:
@@ -236,8 +234,7 @@ class Round:
             self.tale.quicker_pairs += len(share.pairs)
             self.tale.hedges_won += hedges
             share.took_s = trio.current_time() - started
-            for attempt in list(share.running.values()):
-                attempt.outrun()
+            share.outrun()
             self._filled(share, outputs)
 
     # ---------------------------------------------------------------- asking
@@ -337,8 +334,8 @@ class Round:
             remote.tally.hedges_won += 1
         share.running.pop(remote, None)
         share.compared = bool(share.running) and self._auditor.draws()
-        for attempt in list(share.running.values()) if not share.compared else ():
-            attempt.outrun()
+        if not share.compared:
+            share.outrun()
         self._filled(share, found.outputs)
 
     def _proof(self, remote: Remote, work: Work) -> Proof:

@@ -26,7 +26,6 @@ from mirror.fetch import Mirror, Progress, open_mirror
 from mirror.plan import Ledger
 from mirror.tree import Tree
 from swarm.errors import SwarmError
-from swarm.peers.audit import Conviction
 from swarm.peers.banks import layout_of
 from swarm.peers.doors import Doors
 from swarm.peers.executor import profile_of
@@ -49,22 +48,18 @@ from swarm.peers.models import (
     kept_info,
     listed,
 )
-from swarm.peers.pool import Pool
-from swarm.peers.proof import Proof
-from swarm.peers.proofs import keep_proof
+from swarm.peers.pool import keep_pool
 from swarm.peers.remote import RemoteExperts, Rules
 from swarm.peers.replicas import SwarmReplicas
+from swarm.peers.reports import Reports
 from swarm.peers.settings import Home, load_remembered, remember
 from swarm.peers.target import Target
-from swarm.peers.tracking import TrackerClient, TrackerSilent, ask_again
+from swarm.peers.tracking import TrackerClient, TrackerSilent
 from swarm.peers.websources import with_web
 from swarm.trust.identity import Identity
 from swarm.trust.manifest import parse_signed
 from swarm.trust.memory import Memory, Remembered
-from swarm.trust.profile import NumericProfile
 from swarm.trust.sources import WebSource, parse_source
-from swarm.wire.holdings import ExpertLayout
-from swarm.wire.messages.tracker import LiarJudged, ReportLiar
 from swarm.wire.race import plain_errors
 from swarm.wire.rpc import ConnectionLost, Unreachable
 
@@ -109,11 +104,11 @@ class Session:
         self._web = web
         self._ledger = Ledger()
         self._open: dict[bytes, OpenModel] = {}
-        self._current: OpenModel | None = None
+        self.current: OpenModel | None = None
+        """The model that `snapshot` tells of: the one that was opened last."""
         self._speed = Speed()
         self._alone = False
-        self._reporting = 0
-        self._reported = trio.Event()
+        self._reports = Reports(tracker, home.proofs, nursery)
 
     async def connect(self) -> None:
         """Reaches the tracker, or goes offline when it is not there; nothing in a session that stays offline.
@@ -170,7 +165,7 @@ class Session:
         found = self._open.get(accepted.manifest.root)
         if found is None:
             found = self._open[accepted.manifest.root] = await self._opened(info, accepted)
-        self._current = found
+        self.current = found
         return found
 
     async def later(self, model: OpenModel) -> OpenModel | None:
@@ -190,23 +185,18 @@ class Session:
         Donors that join later or come back are used as soon as the tracker names them, until `part_with`.
         """
         profile = profile_of(model.signed.manifest.root, bank.weights)
-        pool = await self._nursery.start(self._keep_pool, profile, layout_of(bank))
-        return RemoteExperts(pool, bank, rules, self._convicted)
-
-    async def _keep_pool(
-        self, profile: NumericProfile, layout: ExpertLayout, task_status: trio.TaskStatus[Pool]
-    ) -> None:
-        async with plain_errors() as nursery:
-            pool = Pool(self.tracker, self.doors, profile, layout, nursery)
-            if self.online:
-                await nursery.start(pool.run)
-            elif not self._alone:
-                nursery.start_soon(pool.run)  # a tracker that was silent just now is not waited for again
-            task_status.started(pool)
-            await trio.sleep_forever()
+        # A tracker that was silent just now is not waited for again.
+        first_asked = "before" if self.online else "never" if self._alone else "after"
+        pool = await self._nursery.start(
+            keep_pool, self.tracker, self.doors, profile, layout_of(bank), first_asked
+        )
+        return RemoteExperts(pool, bank, rules, self._reports.add)
 
     async def part_with(self, experts: RemoteExperts) -> None:
-        """A model is used no more: its audits are made, not for ever, and its donors left."""
+        """A model is used no more: its audits are made, not for ever, and its donors left.
+
+        Connections to them stay until the session ends, for other models.
+        """
         with trio.move_on_after(FINISH_S):
             await experts.auditor.finish()
         experts.pool.leave()
@@ -216,35 +206,13 @@ class Session:
         not for ever."""
         with trio.move_on_after(FINISH_S):
             await experts.auditor.finish()
-            while self._reporting:
-                await self._reported.wait()
-            if experts.rules.fetch and self._current is not None:
-                await _settled(self._current.mirror)
-
-    def _convicted(self, conviction: Conviction) -> None:
-        """Keeps the proof against a donor and tells the tracker, which verifies it itself."""
-        if conviction.proof is not None:
-            self._reporting += 1
-            self._nursery.start_soon(self._report, conviction, conviction.proof)
-
-    async def _report(self, conviction: Conviction, proof: Proof) -> None:
-        content, profile = proof.encode(), proof.profile
-        try:
-            await trio.to_thread.run_sync(keep_proof, self.home.proofs, content)
-            report = ReportLiar(proof.donor, profile.root, profile.digest)
-            judged = (await ask_again(self.tracker, report, LiarJudged, content)).message
-        except (SwarmError, OSError) as error:
-            conviction.donor.trouble += f"; the tracker could not be told: {error}"
-        else:
-            conviction.donor.trouble += f"; the tracker: {judged.reason}"
-        finally:
-            self._reporting -= 1
-            self._reported.set()
-            self._reported = trio.Event()
+            await self._reports.finish()
+            if experts.rules.fetch and self.current is not None:
+                await _settled(self.current.mirror)
 
     def snapshot(self) -> Snapshot:
         """The session as it is now. Never waits; may be called from any thread."""
-        current = self._current
+        current = self.current
         progress = current.mirror.progress if current else Progress(0, 0, 0)
         return Snapshot(
             online=self.online,

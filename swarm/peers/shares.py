@@ -91,6 +91,17 @@ class Share:
         known_s = much_slower_s(other.takes_s(len(self.pairs))) if other.pace.measured else 0.0
         return min(self.hedge_at, self.started + known_s)
 
+    def outrun(self) -> None:
+        """Something was quicker than all that run."""
+        for attempt in list(self.running.values()):
+            attempt.outrun()
+
+    def take_back(self, but_for_awaited: bool = False) -> None:
+        """Takes back all that run; but for what is still awaited although others were quicker."""
+        for attempt in list(self.running.values()):
+            if not (but_for_awaited and (self.compared or attempt.lingers)):
+                attempt.cancel()
+
     @property
     def is_awaited(self) -> bool:
         """Whether answers are waited for although it is done."""

@@ -36,8 +36,8 @@ class Watch:
         if self._left:
             raise RuntimeError("the pool was left")
         if self._scope is None:
+            self._nursery.start_soon(self._run)  # refuses when its nursery has ended
             self._scope = trio.CancelScope()
-            self._nursery.start_soon(self._run)
         self._watched.add(one)
 
     def remove(self, one: Watched) -> None:

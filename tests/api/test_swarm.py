@@ -15,10 +15,11 @@ from engine.engine import Engine
 from engine.generate import greedy
 from swarm.api.joined import Asking, JoinedSwarm
 from swarm.peers.network import NetworkClosed, NetworkThread
-from swarm.peers.remote import RemoteExperts, Rules
+from swarm.peers.remote import RemoteExperts, RemoteStats, Rules
 from swarm.peers.session import join
 from swarm.peers.settings import Home
 from swarm.peers.target import parse_target
+from swarm.wire.holdings import ExpertLayout
 from tests.api.stage import api_process, ask, says
 from tests.e2e.processes import Served, serving, swarm
 from tests.engine.reference import opened
@@ -139,8 +140,44 @@ def test_a_later_version_of_a_model_in_memory_is_told_once_and_shown(monkeypatch
     session: Any = SimpleNamespace(snapshot=lambda: now)
     library = JoinedSwarm(Network(), session, Asking(Rules.parse("off", 0.0)))  # type: ignore[arg-type]
     assert library.renewed() == ()
-    library._loaded["tiny"] = SimpleNamespace(info=SimpleNamespace(version=1))  # type: ignore[assignment]
+    loaded: Any = SimpleNamespace(info=SimpleNamespace(version=1)), SimpleNamespace()
+    library._loaded["tiny"] = loaded
     (told,) = library.renewed()
     assert told.startswith("tiny has a new version, 2; this server speaks with version 1")
     assert library.renewed() == ()
     assert library.swarm()["news"] == [told]
+    library._closed("tiny", loaded[1])
+    assert library.swarm()["news"] == []
+
+    def unloads(*arguments: object) -> object:  # while the swarm is asked
+        library._closed("tiny", loaded[1])
+        return later
+
+    library._loaded["tiny"] = loaded
+    monkeypatch.setattr("swarm.api.joined.newer", unloads)
+    assert library.renewed() == ()
+    assert library.swarm()["news"] == []
+
+
+def test_the_donors_that_are_shown_are_those_of_the_model_loaded_last_that_is_left() -> None:
+    class Shown(RemoteExperts):
+        """Experts whose swarm has counted some calls."""
+
+        def __init__(self, calls: int) -> None:
+            self.stats = RemoteStats(calls=calls)
+            self.pool: Any = SimpleNamespace(remotes={}, layout=ExpertLayout((1,)))
+
+    idle = SimpleNamespace(verified_bytes=0, wanted_bytes=0)
+    now = SimpleNamespace(
+        peers=[], web=[], online=True, problem="", tracker="", operator=b"", model="", progress=idle, bytes_per_s=0
+    )  # fmt: skip
+    session: Any = SimpleNamespace(snapshot=lambda: now, part_with=None)
+    network: Any = SimpleNamespace(call=lambda *_: None)
+    library, opened = JoinedSwarm(network, session, Asking(Rules.parse("off", 0.0))), SimpleNamespace()
+    first, second = Shown(1), Shown(2)
+    library._loaded.update(first=(opened, first), second=(opened, second))  # type: ignore[arg-type]
+    assert library.swarm()["calls"] == 2
+    library._closed("second", second)
+    assert library.swarm()["calls"] == 1
+    library._closed("first", first)
+    assert library.swarm()["calls"] == 0

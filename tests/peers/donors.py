@@ -20,7 +20,7 @@ from swarm.peers.audit import Conviction
 from swarm.peers.banks import layout_of, open_experts, warm
 from swarm.peers.doors import Doors
 from swarm.peers.executor import Bank, Executor, profile_of
-from swarm.peers.pool import Pool
+from swarm.peers.pool import keep_pool
 from swarm.peers.remote import RemoteExperts, Rules
 from swarm.peers.tracking import ExpertsHeld, TrackerClient
 from swarm.wire import rpc
@@ -188,14 +188,8 @@ async def swarm_of(
             listed = Listed(list(donors), bank)
             keys = KeyPair(b"\xff" * 32)
             doors = Doors(nursery, keys, TrackerClient(cast(Any, None), Address("127.0.0.1", 1), None))
-
-            async def kept(task_status: trio.TaskStatus[Pool]) -> None:
-                async with trio.open_nursery() as asking:
-                    pool = Pool(listed, doors, profile_of(ROOT, weights), layout_of(bank), asking)
-                    await asking.start(pool.run)
-                    task_status.started(pool)
-
-            pool = await nursery.start(kept)
+            profile = profile_of(ROOT, weights)
+            pool = await nursery.start(keep_pool, listed, doors, profile, layout_of(bank))
             rules = rules or Rules.parse("off", 0.0)
             experts = RemoteExperts(pool, engine.bank, rules, convictions.append, luck)
             experts.doubts.patience_s = 120.0

@@ -17,10 +17,12 @@ from engine.errors import EngineError
 from engine.expert_bank import ExpertBank
 from engine.kernels import ExpertRows, quantize_rows
 from engine.source import DirectorySource
+from swarm.peers.audit import Recomputer
 from swarm.peers.banks import layout_of, open_experts
 from swarm.peers.calls import UNSIGNED, Form, Work, encode_call, encode_outputs
 from swarm.peers.executor import Executor, profile_of, whole_bank
 from swarm.peers.lies_bench import (
+    FORM,
     KEYS,
     PROFILE,
     REQUEST,
@@ -115,12 +117,7 @@ async def test_when_every_answer_is_audited_no_lie_is_used_whatever_is_drawn(
 
 @pytest.mark.parametrize("share", [0.5, 1.0])
 async def test_without_the_bytes_an_answer_is_used_only_where_not_all_are_audited(share: float) -> None:
-    def lacks(work: Work) -> ExpertRows:
-        raise EngineError("nobody has them")
-
-    simulation = Simulation(0, share, 1.0, {1})
-    simulation.auditor._recompute._run = lacks
-    simulation.pool.remotes = simulation.pool.remotes[:1]  # nobody else to ask
+    simulation = without_bytes(share)
     said = answer(simulation.remotes[0], RIGHT)
     if share < 1:
         assert not (await simulation.auditor.check(said, 1, simulation.ask)).certain
@@ -153,6 +150,63 @@ async def test_a_check_here_without_the_bytes_asks_a_second_donor_first() -> Non
         await simulation.auditor.finish()
         assert simulation.auditor.doubts.settled(7)
         assert simulation.auditor.audits.recomputed == 2
+
+
+def without_bytes(share: float) -> Simulation:
+    """One donor, and a machine that cannot recompute what it says."""
+
+    def lacks(work: Work) -> ExpertRows:
+        raise EngineError("nobody has them")
+
+    simulation = Simulation(0, share, 1.0, {1})
+    simulation.auditor._recompute._run = lacks
+    simulation.pool.remotes = simulation.pool.remotes[:1]
+    return simulation
+
+
+async def test_what_cannot_be_checked_behind_a_reply_is_counted_whatever_share_is_audited_by_then() -> None:
+    simulation = without_bytes(0.05)
+    auditor = simulation.auditor
+    auditor._recompute.ready = lambda work: False
+    async with trio.open_nursery() as nursery:
+        simulation.pool.nursery = nursery
+        await auditor.check(answer(simulation.remotes[0], RIGHT), 7, simulation.ask)
+        auditor.share = 1.0
+        await auditor.finish()
+    assert (auditor.pending, auditor.audits.unchecked) == (0, 1)
+    assert auditor.doubts.settled(7)
+
+
+async def test_checks_that_are_not_made_when_the_model_is_left_are_counted() -> None:
+    simulation = Simulation(0, 0.05, 1.0, {1})
+    auditor, (honest, lying) = simulation.auditor, simulation.remotes[:2]
+    auditor._luck = Scripted(0.9, 0.0, 0.0)
+
+    class Waiting(Recomputer):
+        async def __call__(self, work: Work) -> ExpertRows:
+            await trio.sleep_forever()
+            raise AssertionError
+
+    auditor._recompute = Waiting(lambda work: RIGHT, lambda work: False, lambda layer: FORM)
+
+    async def silent(other: Remote) -> Answer | None:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    async with trio.open_nursery() as nursery:
+        simulation.pool.nursery = nursery
+        nursery.start_soon(auditor.check, answer(honest, RIGHT), 7, silent)  # waits for a second answer
+        nursery.start_soon(auditor.compare, answer(honest, RIGHT), answer(lying, WRONG))
+        await trio.testing.wait_all_tasks_blocked()
+        simulation.pool.remotes = simulation.pool.remotes[:1]
+        for _ in range(2):  # behind the reply: one is being made, one waits for it
+            await auditor.check(answer(honest, RIGHT), 8, simulation.ask)
+        assert auditor.pending == 2
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert auditor.audits.drawn == 4
+    assert auditor.audits.unchecked == 4
+    assert auditor.pending == 0
 
 
 async def test_a_conviction_withdraws_every_pass_that_relied_on_the_liar() -> None:

@@ -158,3 +158,12 @@ async def test_whoever_is_late_for_a_model_that_was_let_go_is_told(oracle: Path)
         with pytest.raises(NetworkClosed):
             await swarm.tokens(1)
         assert remote.peer.is_open
+
+
+async def test_a_pool_that_was_left_before_its_first_round_refuses_every_one(oracle: Path) -> None:
+    async with swarm_of(oracle / "olmoe", [Donor(1)]) as swarm:
+        swarm.experts.pool.leave()
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(2):
+            with pytest.raises(NetworkClosed), trio.fail_after(30):
+                await swarm.tokens(1)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from engine.engine import Engine
 from engine.errors import ConfigError
 from swarm.peers.models import PeerView
+from swarm.peers.session import Session
 from swarm.wire.keys import PeerKey
+from swarm.wire.rpc import Unreachable
 from tests.e2e.hosts import hosting
 from tui.backend import Ask, Donation, Turn
 from tui.messages import (
@@ -29,11 +33,20 @@ from tui.messages import (
 )
 from tui.options import Options, Sampling
 from tui.places import PlaceBackend
-from tui.remote import fingerprint, numbered
+from tui.remote import SwarmPlace, fingerprint, numbered
 from tui.speaker import chosen
 from tui.views import Role
 
 ASK = Ask((Turn("user", "Hello"),), Sampling(temperature=0.0, max_tokens=6))
+
+
+def raising(error: Exception) -> Callable[..., object]:
+    """What raises it."""
+
+    def fails(*_: object, **__: object) -> object:
+        raise error
+
+    return fails
 
 
 def text_of(events: list[Event]) -> str:
@@ -152,6 +165,53 @@ def test_a_reply_is_stopped_and_nothing_is_asked_of_nobody(home: Path, model: Pa
     assert ended.reason is EndReason.STOPPED
     backend.close()
     backend.close()
+
+
+def test_a_model_that_is_refused_changes_nothing_of_the_one_in_use(
+    home: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[object] = []
+    close = Engine.close
+    monkeypatch.setattr(Engine, "close", lambda engine: (closed.append(engine), close(engine)))
+
+    async def refuses(*_: object) -> None:
+        raise Unreachable(address="nowhere", reason="refused")
+
+    with hosting(model, tmp_path) as host, closing(PlaceBackend(Options(home=home))) as backend:
+        last(backend.connect(host.invite), Connected)
+        last(backend.open("model"), Ready)
+        place = backend._place
+        assert isinstance(place, SwarmPlace)
+        donors, current = place._donors, place._current
+        said = text_of(last(backend.ask(ASK), Finished))
+        for patch, told in (
+            ((Engine, "can_chat", False), "base model"),
+            ((Session, "experts", refuses), "refused"),
+            ((Engine, "open", raising(ConfigError("odd"))), "odd"),
+        ):
+            with monkeypatch.context() as patched:
+                patched.setattr(*patch)
+                assert told in failure(backend.open("model"))
+        assert len(closed) == 2  # what was opened to be refused
+        assert (place._donors, place._current) == (donors, current)
+        assert text_of(last(backend.ask(ASK), Finished)) == said
+
+
+def test_the_swarm_is_left_before_the_model_is_closed(
+    home: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    for what, name in ((SwarmPlace, "swarm"), (Engine, "model")):
+        close = what.close
+        monkeypatch.setattr(
+            what, "close", lambda self, close=close, name=name: (order.append(name), close(self))
+        )
+    backend = PlaceBackend(Options(home=home))
+    with hosting(model, tmp_path) as host:
+        last(backend.connect(host.invite), Connected)
+        last(backend.open("model"), Ready)
+        backend.close()
+    assert order == ["swarm", "model"]
 
 
 def failure(events: Iterator[Event]) -> str:
