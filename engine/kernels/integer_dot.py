@@ -5,7 +5,8 @@ A step is 4 inputs of 16 rows: 64 bytes, row after row, cut into pieces as wide 
 the packed weights of a group into steps once, and then adds up steps for each token. What a packed byte or
 nibble u stands for is u - bias (128 for q8, 8 for q4 and int4, 12 for doubled E2M1 values); unsigned writers
 start a group's sum at -bias · sum(x in the group) to undo that exactly, signed ones subtract the bias from
-the weights.
+the weights. The sum of x comes as two of 16 bits in an i32: that of the first two of every 4 inputs in its lower
+half, that of the others in its upper.
 """
 
 from abc import ABC, abstractmethod
@@ -102,13 +103,18 @@ class Writer(ABC):
     # products
 
     def start(self, group_sum: Value) -> list[Value]:
-        """The sums of a group before its first step; `group_sum` is the i32 sum of the token's
+        """The sums of a group before its first step; `group_sum` is the i32 that holds both sums of the token's
         activations.
         """
         if self.signed:
             return [constant(self.ints, 0)] * self.pieces
-        undo = self.b.mul(group_sum, constant(I32, -BIAS[self.kind]))
-        return [splat(self.b, undo, self.lanes)] * self.pieces
+        both = self.b.bitcast(splat(self.b, group_sum, self.lanes), vector(I16, 2 * self.lanes))
+        return [self.pairs(both, -BIAS[self.kind])] * self.pieces
+
+    def pairs(self, words: Value, factor: int) -> Value:
+        """`factor` · (a + b) for every two neighbours a, b of a register of i16, as i32 (x86 only)."""
+        name = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}[self.lanes]
+        return call(self.b, f"llvm.x86.{name}", self.ints, [words, constant(words.type, factor)])
 
     def groups(self, group: Value, xs: list[Value], group_sums: list[Value]) -> list[list[Value]]:
         """`group` for each of some tokens, with the weights at `group`."""
@@ -217,30 +223,27 @@ class VNNI(X86Table, DotWriter):
 class AVX2(X86Table):
     """vpmaddubsw on 256 bits, whose 16-bit sums cannot overflow here.
 
-    q8: |w| times x with the sign of w, at most 2 · 128 · 127 in a lane. 4-bit: u times x, summed in 16 bits
-    over as many steps as fit (8 of at most 2 · 15 · 127, or 4 of at most 2 · 24 · 127).
+    q8: |w| times x with the sign of w, at most 2 · 128 · 127 in a lane. 4-bit: u times x, summed in 16 bits over all
+    steps of a group from -bias · sum(x) on. On the way a sum may leave 16 bits, and comes back into them: what it is in
+    the end is at most 16 · 12 · 127.
     """
-
-    @property
-    def fitting(self) -> int:
-        """How many steps are summed in 16 bits."""
-        return {"q8": 1, "mxfp4": 4}.get(self.kind, STEPS)
 
     def byte(self, value: Value) -> Piece:
         signed = self.b.xor(value, constant(self.bytes, -128))
         return call(self.b, "llvm.abs.v32i8", self.bytes, [signed, constant(I1, 0)]), signed
 
     def start(self, group_sum: Value) -> list[Value]:
-        return [constant(self.ints, 0)] * self.pieces if self.kind == "q8" else super().start(group_sum)
+        if self.kind == "q8":
+            return [constant(self.ints, 0)] * self.pieces
+        words = vector(I16, 16)
+        both = self.b.bitcast(splat(self.b, group_sum, self.lanes), words)
+        return [self.b.mul(both, constant(words, -BIAS[self.kind]))] * self.pieces
 
     def group(self, steps: Steps, x: Value, group_sum: Value) -> list[Value]:
         total = self.start(group_sum)
-        for first in range(0, STEPS, self.fitting):
-            numbers = range(first, first + self.fitting)
-            total = self._widened(
-                total, self._products([(steps[n], offset(self.b, x, 4 * n)) for n in numbers])
-            )
-        return total
+        for number, step in enumerate(steps):
+            total = self._plus(total, [(step, offset(self.b, x, 4 * number))])
+        return self._ended(total)
 
     def groups(self, group: Value, xs: list[Value], group_sums: list[Value]) -> list[list[Value]]:
         """Several tokens take the steps that share 64 bytes, then the next: so the 16 registers hold their sums and
@@ -248,47 +251,39 @@ class AVX2(X86Table):
         """
         if len(xs) == 1:
             return super().groups(group, xs, group_sums)
-        b, whole = self.b, self.fitting == STEPS
-        starts = [self.start(group_sum) for group_sum in group_sums]
-        none = constant(vector(I16, 16), 0)
-        kept = [[w.variable(b, none if whole else value) for value in line] for line in starts]
+        b = self.b
+        kept = [[w.variable(b, value) for value in self.start(group_sum)] for group_sum in group_sums]
         lines = STEPS if self.kind == "q8" else STEPS // 2
         with w.cgutils.for_range(b, w.unseen(b, lines), intp=I64) as loop:
             taken = self.steps_at(offset(b, group, b.mul(loop.index, constant(I64, 64))))
             for x, slots in zip(xs, kept, strict=True):
                 at = offset(b, x, b.mul(loop.index, constant(I64, 4)))
-                sums = self._products([(step, offset(b, at, 4 * lines * n)) for n, step in enumerate(taken)])
-                before = [b.load(slot) for slot in slots]
-                after = self._added(before, sums) if whole else self._widened(before, sums)
+                places = [(step, offset(b, at, 4 * lines * n)) for n, step in enumerate(taken)]
+                after = self._plus([b.load(slot) for slot in slots], places)
                 for slot, value in zip(slots, after, strict=True):
                     b.store(value, slot)
-        ends = [[b.load(slot) for slot in slots] for slots in kept]
-        return [self._widened(*both) for both in zip(starts, ends, strict=True)] if whole else ends
+        return [self._ended([b.load(slot) for slot in slots]) for slots in kept]
 
-    def _products(self, steps: list[tuple[list[Piece], Value]]) -> list[Value]:
-        """Sums over steps, each times the 4 activations where its pointer says: two products a step
-        in a lane of 16 bits, a piece a register. Not more steps than are `fitting`.
+    def _plus(self, totals: list[Value], steps: list[tuple[list[Piece], Value]]) -> list[Value]:
+        """Totals, a piece a register, plus the products of steps with the 4 activations where the pointer of each
+        says; in i32 for q8, else in i16.
         """
-        sums: list[Value] = []
+        name, words = "llvm.x86.avx2.pmadd.ub.sw", vector(I16, 16)
         for step, x in steps:
-            four, products = self.broadcast(load(self.b, x, I32, 4)), []
+            four, more = self.broadcast(load(self.b, x, I32, 4)), []
             for piece in step:
-                weights, activations = piece, four
                 if self.kind == "q8":
                     weights, signed = piece
                     activations = call(self.b, "llvm.x86.avx2.psign.b", self.bytes, [four, signed])
-                name = "llvm.x86.avx2.pmadd.ub.sw"
-                products.append(call(self.b, name, vector(I16, 16), [weights, activations]))
-            sums = self._added(sums, products) if sums else products
-        return sums
+                    more.append(self.pairs(call(self.b, name, words, [weights, activations]), 1))
+                else:
+                    more.append(call(self.b, name, words, [piece, four]))
+            totals = [self.b.add(total, value) for total, value in zip(totals, more, strict=True)]
+        return totals
 
-    def _added(self, some: list[Value], others: list[Value]) -> list[Value]:
-        return [self.b.add(one, other) for one, other in zip(some, others, strict=True)]
-
-    def _widened(self, totals: list[Value], sums: list[Value]) -> list[Value]:
-        """Totals of 32 bits plus sums of 16, two lanes to one."""
-        name, ones = "llvm.x86.avx2.pmadd.wd", constant(vector(I16, 16), 1)
-        return self._added(totals, [call(self.b, name, self.ints, [words, ones]) for words in sums])
+    def _ended(self, totals: list[Value]) -> list[Value]:
+        """The sums of a group, i32."""
+        return totals if self.kind == "q8" else [self.pairs(total, 1) for total in totals]
 
 
 class Neon(DotWriter):

@@ -35,6 +35,13 @@ def integer_matmul(kind_name: str, scale_name: str) -> Any:
                 for panel in range(task, end):
                     for first in range(0, count, WIDE):
                         some = min(WIDE, count - first)
+                        at = places[panel, 0] * count + first * places[panel, 1] + places[panel, 2]
+                        if some == WIDE and places[panel, 3] == 16:
+                            integer_tile(
+                                kind, scale_kind, data, panel * panel_bytes, groups, q, scale, sums, index, first,
+                                some, out, at, places[panel, 1],
+                            )  # fmt: skip
+                            continue
                         integer_tile(
                             kind,
                             scale_kind,
@@ -52,8 +59,7 @@ def integer_matmul(kind_name: str, scale_name: str) -> Any:
                             16,
                         )
                         for t in range(some):
-                            at = places[panel, 0] * count + (first + t) * places[panel, 1] + places[panel, 2]
                             for r in range(places[panel, 3]):
-                                out[at + r] = scratch[t, r]
+                                out[at + t * places[panel, 1] + r] = scratch[t, r]
 
     return matmul

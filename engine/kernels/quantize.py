@@ -29,7 +29,7 @@ def largest(builder: Any, value: Value) -> Value:
 
 
 def _round(b: Any, x: Value, limit: Value) -> tuple[Value, Value, Value]:
-    """32 floats -> integers, scale, sum."""
+    """32 floats -> integers, scale, sums."""
     top = largest(b, call(b, "llvm.fabs.v32f32", FLOATS, [x]))
     scale = b.fdiv(top, limit)
     usable = b.fcmp_ordered(">", scale, constant(w.F32, 0.0))
@@ -40,7 +40,17 @@ def _round(b: Any, x: Value, limit: Value) -> tuple[Value, Value, Value]:
     value = b.select(b.fcmp_ordered("<", value, high), value, high)
     value = b.select(b.fcmp_ordered(">", value, low), value, low)
     whole = b.fptosi(value, INTS)
-    return whole, scale, call(b, "llvm.vector.reduce.add.v32i32", I32, [whole])
+    return whole, scale, _sums(b, whole)
+
+
+def _sums(b: Any, whole: Value) -> Value:
+    """Two sums of 32 integers: of the first two of every 4 in the lower 16 bits, of the others in the upper."""
+    first = [four + one for four in range(0, GROUP, 4) for one in (0, 1)]
+    low, high = (
+        call(b, "llvm.vector.reduce.add.v16i32", I32, [w.shuffle(b, whole, whole, places)])
+        for places in (first, [place + 2 for place in first])
+    )
+    return b.or_(b.shl(high, constant(I32, 16)), b.and_(low, constant(I32, 0xFFFF)))
 
 
 @intrinsic
@@ -50,8 +60,8 @@ def quantize_group(
     """Rounds x.flat[start : start + count], count <= 32, by the rule of `rows` with `limit` (127.0 or
     32767.0).
 
-    Writes `room` integers (at most 32; zeros beyond count) from q.flat[at] on; returns the f32 scale and the
-    int32 sum. x contiguous f32, q contiguous int8 or int16.
+    Writes `room` integers (at most 32; zeros beyond count) from q.flat[at] on; returns the f32 scale and, of int8, the
+    sums as `rows` has them. x contiguous f32, q contiguous int8 or int16.
     """
     result = pair((types.float32, types.int32))
 
