@@ -15,11 +15,20 @@ import pytest
 from llvmlite import binding
 from llvmlite import ir as llvm
 
+from engine.arrays import F32
 from engine.formats import F32Matrix, Int4Matrix, MXFP4Matrix, StoredMatrix
+from engine.kernels import Rows, pack, quantize_rows
 from engine.kernels import ir as w
-from engine.kernels import pack, quantize_rows
 from engine.kernels.compile import device
-from engine.kernels.integer_tile import KINDS, SCALES, make_tile, write_tile
+from engine.kernels.integer_tile import (
+    KINDS,
+    SCALED,
+    SCALES,
+    block_bytes,
+    make_tile,
+    weight_bytes,
+    write_tile,
+)
 from engine.kernels.isa import BY_NAME, ISAS, isa
 from tests.engine.kernels.digests import digests, normal, stored
 
@@ -37,12 +46,8 @@ def _matrix(kind: str) -> tuple[StoredMatrix, Any]:
     return matrix, pack(matrix, "q4" if kind == "q4" else "auto")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_instruction_sets_of_this_host(kind: str) -> None:
-    _, w = _matrix(kind)
-    x = normal(9, 4, w.cols)
-    x[1] = -np.abs(x[1])
-    rows = quantize_rows(x)
+def _by_each(kind: str, w: Any, rows: Rows) -> list[F32]:
+    """The first panel of a matrix times 4 rows, by each instruction set that this host has."""
     number, scale = KINDS.index(kind), SCALES.index(w.packing.scale)
     results = []
     for name in (isa().name, *WORSE.get(isa().name, ("portable",))):
@@ -57,9 +62,40 @@ def test_instruction_sets_of_this_host(kind: str) -> None:
         out = np.zeros((16, 16), np.float32)
         run(w.data, rows.q, rows.scale, rows.sums, np.arange(4), out)
         results.append(out[:4].copy())
+    return results
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_instruction_sets_of_this_host(kind: str) -> None:
+    _, w = _matrix(kind)
+    x = normal(9, 4, w.cols)
+    x[1] = -np.abs(x[1])
+    results = _by_each(kind, w, quantize_rows(x))
     assert np.abs(results[0]).max() > 0
     for other in results[1:]:
         assert (other.view(np.uint32) == results[0].view(np.uint32)).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_sum_leaves_its_width(kind: str) -> None:
+    _, w = _matrix(kind)
+    luck = np.random.default_rng(3)
+    ends = {"mxfp4": (0x7, 0xF)}.get(kind, (0x0, 0xF))  # the codes of the least and the largest value
+    bytes_of_ends = [low | high << 4 for low in ends for high in ends] if kind != "q8" else [1, 255]
+    size = weight_bytes(kind)
+    for pattern in (*bytes_of_ends, None):
+        for group in range(3):
+            block, place = divmod(group, SCALED[w.packing.scale])
+            at = block * block_bytes(kind, w.packing.scale) + place * size
+            w.data[at : at + size] = luck.choice(bytes_of_ends, size) if pattern is None else pattern
+        q = np.full((4, 96), 127, np.int8)
+        q[1] = -127
+        q[2, 1::2] = -127
+        q[3] = luck.choice([-127, 127], 96)
+        results = _by_each(kind, w, Rows.of(q, np.ones((4, 3), np.float32)))
+        assert np.abs(results[0][3]).max() > 0
+        for other in results[1:]:
+            assert (other.view(np.uint32) == results[0].view(np.uint32)).all()
 
 
 def _start(**environment: str) -> "subprocess.Popen[str]":
