@@ -122,7 +122,7 @@ class Engine:
         return self._template is not None
 
     def close(self) -> None:
-        """Ends background reading; the model must not be used afterwards. May take what `at_end` takes."""
+        """Ends background reading; the model must not be used afterwards. Waits for what is `at_end`."""
         try:
             self.at_end.close()
         finally:

@@ -130,7 +130,7 @@ class SwarmPlace:
             remote: RemoteExperts = network.call(session.experts, opened, engine.bank, rules)
             engine.experts = remote
             engine.at_end.callback(self._part_with, remote)
-            self._traced.close()  # before another writes to the same file
+            self._traced.close()  # the same file is written to from here on; where it cannot be, to none
             self._traced.enter_context(
                 tracing(remote, self._options.trace, lambda text: emit(Notice(NoticeKind.OTHER, text)))
             )
@@ -168,8 +168,8 @@ class SwarmPlace:
         session = self._session
         if session is None:
             return SwarmView(link=self._link, address=self._target if "://" not in self._target else "")
-        now = session.snapshot()
-        total = self._current.info.chunks if self._current else 0
+        now, current = session.snapshot(), session.current  # also while it is being opened
+        total = current.info.chunks if current else 0
         serving = [(peer.key, numbered(self._numbers.of(peer.key), peer, total)) for peer in now.peers]
         web = [_web(self._numbers.of(source.name), source) for source in now.web]
         donors = self._donors
@@ -180,7 +180,7 @@ class SwarmPlace:
             model=now.model,
             peers=(*(donors.peers(serving) if donors else (view for _, view in serving)), *web),
             experts=donors.replicas() if donors else (),
-            ranges=_replicas(self._current, total) if self._current else (),
+            ranges=_replicas(current, total) if current else (),
             bans=self._bans(now),
             donation=self._lending.view(),
             fetched_bytes=now.progress.verified_bytes,
@@ -251,7 +251,8 @@ class SwarmPlace:
     def donate(self, wish: Donation) -> DonationView:
         """Lend to this swarm, in processes of their own."""
         remember(home().settings, swarm=self._target)
-        return self._lending.want(wish, self._current.info.name if self._current else "")
+        current = self._session.current if self._session is not None else None
+        return self._lending.want(wish, current.info.name if current else "")
 
     def close(self) -> None:
         """Leave the swarm and end trio's thread."""

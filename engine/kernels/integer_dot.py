@@ -108,8 +108,11 @@ class Writer(ABC):
         """
         if self.signed:
             return [constant(self.ints, 0)] * self.pieces
-        both = self.b.bitcast(splat(self.b, group_sum, self.lanes), vector(I16, 2 * self.lanes))
-        return [self.pairs(both, -BIAS[self.kind])] * self.pieces
+        return [self.pairs(self.halves(group_sum), -BIAS[self.kind])] * self.pieces
+
+    def halves(self, group_sum: Value) -> Value:
+        """Both sums of a group in every two neighbours of a register of i16."""
+        return self.b.bitcast(splat(self.b, group_sum, self.lanes), vector(I16, 2 * self.lanes))
 
     def pairs(self, words: Value, factor: int) -> Value:
         """`factor` · (a + b) for every two neighbours a, b of a register of i16, as i32 (x86 only)."""
@@ -224,8 +227,7 @@ class AVX2(X86Table):
     """vpmaddubsw on 256 bits, whose 16-bit sums cannot overflow here.
 
     q8: |w| times x with the sign of w, at most 2 · 128 · 127 in a lane. 4-bit: u times x, summed in 16 bits over all
-    steps of a group from -bias · sum(x) on. On the way a sum may leave 16 bits, and comes back into them: what it is in
-    the end is at most 16 · 12 · 127.
+    steps of a group from -bias · sum(x) on, which is at most 16 · 12 · 127, also on the way.
     """
 
     def byte(self, value: Value) -> Piece:
@@ -235,9 +237,8 @@ class AVX2(X86Table):
     def start(self, group_sum: Value) -> list[Value]:
         if self.kind == "q8":
             return [constant(self.ints, 0)] * self.pieces
-        words = vector(I16, 16)
-        both = self.b.bitcast(splat(self.b, group_sum, self.lanes), words)
-        return [self.b.mul(both, constant(words, -BIAS[self.kind]))] * self.pieces
+        both = self.halves(group_sum)
+        return [self.b.mul(both, constant(both.type, -BIAS[self.kind]))] * self.pieces
 
     def group(self, steps: Steps, x: Value, group_sum: Value) -> list[Value]:
         total = self.start(group_sum)

@@ -1,7 +1,7 @@
 """Where the models of a server come from: a swarm that was joined, its bytes and its donors."""
 
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from engine.engine import Engine, Options
@@ -50,22 +50,21 @@ class JoinedSwarm:
 
     def need(self, name: str) -> Need:
         """See `swarm.api.shelf.Library`; fetches the headers of the model's files."""
-        return need_of(self._opened(name).source, self._asking.weights)
+        try:
+            return need_of(self._opened(name).source, self._asking.weights)
+        finally:
+            self._tell_of_last()
 
     def open(self, name: str, experts_bytes: int | None) -> Engine:
         """See `swarm.api.shelf.Library`."""
         found, asking = self._opened(name), self._asking
-        engine = Engine.open(
-            found.source,
-            Options(asking.weights, least(experts_bytes, asking.expert_ram_bytes), home().packed),
-        )
-        if asking.donors:
-            try:
-                remote = self._network.call(self._session.experts, found, engine.bank, asking.rules)
-            except BaseException:
-                engine.close()
-                raise
-            engine.experts = remote
+        options = Options(asking.weights, least(experts_bytes, asking.expert_ram_bytes), home().packed)
+        with ExitStack() as undo:
+            undo.callback(self._tell_of_last)
+            engine = undo.enter_context(Engine.open(found.source, options))
+            if asking.donors:
+                engine.experts = self._network.call(self._session.experts, found, engine.bank, asking.rules)
+            undo.pop_all()
         self._loaded[name] = found, engine.experts
         engine.at_end.callback(self._closed, name, engine.experts)
         self._news.pop(name, None)
@@ -77,9 +76,9 @@ class JoinedSwarm:
         Raises SwarmError.
         """
         told = []
-        for name, (model, experts) in list(self._loaded.items()):
+        for name, (model, _) in list(self._loaded.items()):
             later = self._network.call(newer, self._session, model, self._looked_at)
-            if later is not None and self._loaded.get(name) == (model, experts):  # not unloaded meanwhile
+            if later is not None and self._loaded.get(name, (None,))[0] is model:  # not unloaded meanwhile
                 self._news[name] = (
                     f"{name} has a new version, {later.version}; this server speaks with version "
                     f"{model.info.version} until it is started again."
@@ -102,7 +101,7 @@ class JoinedSwarm:
         return {
             "link": "online" if now.online else "offline",
             "problem": now.problem,
-            "news": list(self._news.values()),
+            "news": [news for name, news in list(self._news.items()) if name in self._loaded],
             "address": now.tracker,
             "operator": now.operator.hex()[:16] if now.operator else "",
             "model": now.model,
@@ -120,10 +119,17 @@ class JoinedSwarm:
         loaded = [experts for _, experts in list(self._loaded.values())]
         return next((one for one in reversed(loaded) if isinstance(one, RemoteExperts)), None)
 
+    def _tell_of_last(self) -> None:
+        """What is told of the swarm's bytes is of the model that was loaded last, if there is one, as donors are."""
+        loaded = [model for model, _ in list(self._loaded.values())]
+        if loaded:
+            self._session.current = loaded[-1]
+
     def _closed(self, name: str, experts: Experts) -> None:
         """A model is not in memory any more."""
         self._loaded.pop(name, None)
         self._news.pop(name, None)
+        self._tell_of_last()
         if isinstance(experts, RemoteExperts):
             with suppress(NetworkClosed):
                 self._network.call(self._session.part_with, experts)

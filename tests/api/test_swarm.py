@@ -1,6 +1,6 @@
 """Over a swarm: a real server of a model, a real server of the API that joined it, experts run by donors."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,8 +12,10 @@ import pytest
 
 from engine.chat import ChatSettings, Conversation, Finished
 from engine.engine import Engine
+from engine.errors import ConfigError
 from engine.generate import greedy
 from swarm.api.joined import Asking, JoinedSwarm
+from swarm.peers.models import NothingKeptHere
 from swarm.peers.network import NetworkClosed, NetworkThread
 from swarm.peers.remote import RemoteExperts, RemoteStats, Rules
 from swarm.peers.session import join
@@ -149,14 +151,18 @@ def test_a_later_version_of_a_model_in_memory_is_told_once_and_shown(monkeypatch
     library._closed("tiny", loaded[1])
     assert library.swarm()["news"] == []
 
-    def unloads(*arguments: object) -> object:  # while the swarm is asked
-        library._closed("tiny", loaded[1])
-        return later
+    def meanwhile(what: Callable[[], object]) -> Callable[..., object]:
+        return lambda *arguments: (what(), later)[1]
 
     library._loaded["tiny"] = loaded
-    monkeypatch.setattr("swarm.api.joined.newer", unloads)
+    monkeypatch.setattr("swarm.api.joined.newer", meanwhile(lambda: library._closed("tiny", loaded[1])))
     assert library.renewed() == ()
     assert library.swarm()["news"] == []
+
+    again: Any = loaded[0], SimpleNamespace()
+    library._loaded["tiny"] = loaded
+    monkeypatch.setattr("swarm.api.joined.newer", meanwhile(lambda: library._loaded.update(tiny=again)))
+    assert library.renewed() == (told,)
 
 
 def test_the_donors_that_are_shown_are_those_of_the_model_loaded_last_that_is_left() -> None:
@@ -168,16 +174,47 @@ def test_the_donors_that_are_shown_are_those_of_the_model_loaded_last_that_is_le
             self.pool: Any = SimpleNamespace(remotes={}, layout=ExpertLayout((1,)))
 
     idle = SimpleNamespace(verified_bytes=0, wanted_bytes=0)
-    now = SimpleNamespace(
-        peers=[], web=[], online=True, problem="", tracker="", operator=b"", model="", progress=idle, bytes_per_s=0
+    session: Any = SimpleNamespace(part_with=None, current=None)
+    session.snapshot = lambda: SimpleNamespace(
+        peers=[], web=[], online=True, problem="", tracker="", operator=b"", model=session.current, progress=idle,
+        bytes_per_s=0,
     )  # fmt: skip
-    session: Any = SimpleNamespace(snapshot=lambda: now, part_with=None)
     network: Any = SimpleNamespace(call=lambda *_: None)
-    library, opened = JoinedSwarm(network, session, Asking(Rules.parse("off", 0.0))), SimpleNamespace()
+    library = JoinedSwarm(network, session, Asking(Rules.parse("off", 0.0)))
     first, second = Shown(1), Shown(2)
-    library._loaded.update(first=(opened, first), second=(opened, second))  # type: ignore[arg-type]
-    assert library.swarm()["calls"] == 2
+    loaded: Any = {"first": ("1", first), "second": ("2", second)}
+    library._loaded.update(loaded)
+    session.current = "2"
+    assert (library.swarm()["model"], library.swarm()["calls"]) == ("2", 2)
     library._closed("second", second)
-    assert library.swarm()["calls"] == 1
+    assert (library.swarm()["model"], library.swarm()["calls"]) == ("1", 1)
     library._closed("first", first)
     assert library.swarm()["calls"] == 0
+
+
+def test_what_is_told_is_of_a_model_in_memory_whatever_was_only_asked_about(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session: Any = SimpleNamespace(current="loaded", open_model=None)
+
+    def opened(*_: object) -> object:
+        session.current = "other"
+        raise NothingKeptHere(address="there", reason="it is away")
+
+    network: Any = SimpleNamespace(call=opened)
+    library = JoinedSwarm(network, session, Asking(Rules.parse("off", 0.0)))
+    loaded: Any = {"loaded": ("loaded", SimpleNamespace())}
+    library._loaded.update(loaded)
+    with pytest.raises(NothingKeptHere):
+        library.need("other")
+    assert session.current == "loaded"
+
+    def fails(*_: object) -> object:
+        raise ConfigError("odd")
+
+    monkeypatch.setattr(library, "_opened", lambda name: SimpleNamespace(source=None))
+    monkeypatch.setattr(Engine, "open", fails)
+    session.current = "other"
+    with pytest.raises(ConfigError):
+        library.open("other", None)
+    assert session.current == "loaded"

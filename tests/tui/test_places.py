@@ -35,7 +35,7 @@ from tui.options import Options, Sampling
 from tui.places import PlaceBackend
 from tui.remote import SwarmPlace, fingerprint, numbered
 from tui.speaker import chosen
-from tui.views import Role
+from tui.views import DonationView, Role, SwarmView
 
 ASK = Ask((Turn("user", "Hello"),), Sampling(temperature=0.0, max_tokens=6))
 
@@ -182,6 +182,8 @@ def test_a_model_that_is_refused_changes_nothing_of_the_one_in_use(
         last(backend.open("model"), Ready)
         place = backend._place
         assert isinstance(place, SwarmPlace)
+        session = place._session
+        assert session is not None
         donors, current = place._donors, place._current
         said = text_of(last(backend.ask(ASK), Finished))
         for patch, told in (
@@ -189,12 +191,39 @@ def test_a_model_that_is_refused_changes_nothing_of_the_one_in_use(
             ((Session, "experts", refuses), "refused"),
             ((Engine, "open", raising(ConfigError("odd"))), "odd"),
         ):
+            session._open.clear()  # so that it is another one
             with monkeypatch.context() as patched:
                 patched.setattr(*patch)
                 assert told in failure(backend.open("model"))
+            assert session.current is current
         assert len(closed) == 2  # what was opened to be refused
         assert (place._donors, place._current) == (donors, current)
         assert text_of(last(backend.ask(ASK), Finished)) == said
+
+
+def test_a_model_on_its_way_is_shown_by_its_own_chunks(
+    home: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[SwarmView] = []
+    wishes: list[str] = []
+
+    def meanwhile(*_: object, **__: object) -> object:
+        seen.append(backend.snapshot())
+        backend.donate(Donation("disk", 1))
+        raise ConfigError("odd")
+
+    monkeypatch.setattr(Engine, "open", meanwhile)
+    monkeypatch.setattr(
+        "tui.remote.Lending.want", lambda _, wish, model="": (wishes.append(model), DonationView())[1]
+    )
+    with hosting(model, tmp_path) as host, closing(PlaceBackend(Options(home=home))) as backend:
+        last(backend.connect(host.invite), Connected)
+        assert "odd" in failure(backend.open("model"))
+    (view,) = seen
+    assert view.model == "model"
+    assert view.ranges
+    assert [peer.held for peer in view.peers] == ["everything"]
+    assert wishes[0] == "model"
 
 
 def test_the_swarm_is_left_before_the_model_is_closed(
