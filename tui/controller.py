@@ -25,7 +25,7 @@ from tui.commands import (
     size_value,
     with_setting,
 )
-from tui.conversation import Conversation, ConversationError, Shelf, export, safe_name, title_of
+from tui.conversation import FORMS, Conversation, ConversationError, Shelf, export, safe_name, title_of
 from tui.options import Options, path_of
 from tui.preferences import Preferences, keep
 from tui.problems import explain
@@ -296,9 +296,9 @@ class Controller:
         self._view.say(f"Saved as {self.shelf.path(self.name)}.")
 
     def _export(self, call: Invocation) -> None:
-        if not call.argument:
-            raise CommandError("Write /export FILE, with a name that ends in .md, .json or .txt.")
         path = path_of(call.argument)
+        if path.suffix.lower() not in FORMS:
+            raise CommandError("Write /export FILE, with a name that ends in .md, .json or .txt.")
         if path.exists():
             raise CommandError(f"{clean_line(str(path))} exists already; choose another name.")
         export(self.conversation, path)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -127,11 +127,12 @@ def as_json(conversation: Conversation) -> str:
     return json.dumps(whole, ensure_ascii=False, indent=2) + "\n"
 
 
+FORMS: Mapping[str, Callable[[Conversation], str]] = {".md": dump, ".json": as_json, ".txt": readable}
+
+
 def export(conversation: Conversation, path: Path) -> None:
-    """Write a conversation where the user wants it; the suffix chooses the form. OSError as it comes."""
-    forms = {".json": as_json, ".txt": readable}
-    make = forms.get(path.suffix.lower(), dump)
-    path.write_text(make(conversation), encoding="utf-8")
+    """Write a conversation where the user wants it; the suffix, one of FORMS, chooses the form. OSError as it comes."""
+    path.write_text(FORMS[path.suffix.lower()](conversation), encoding="utf-8")
 
 
 class Shelf:

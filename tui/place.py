@@ -64,7 +64,12 @@ class Place(Protocol):
 
 
 def must_chat(engine: Engine, model: str) -> None:
-    """Raises NotThere for a base model."""
+    """Raises NotThere for a base model, and for one without a tokenizer."""
+    if not engine.has_tokenizer:
+        raise NotThere(
+            f"{model} has no tokenizer, so it cannot chat: whoever shares it has to put its tokenizer.json into its "
+            "directory."
+        )
     if not engine.can_chat:
         raise NotThere(f"{model} is a base model without a chat template; it cannot chat.")
 

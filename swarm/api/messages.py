@@ -7,11 +7,13 @@ from typing import Any
 from swarm.api.errors import bad
 from swarm.api.fields import Fields, refuse_odd
 
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
 
 def parse_message(value: Any, path: str) -> Mapping[str, Any]:
     """One message; `path` says where it stands. ApiError: what is wrong with it."""
     fields = Fields(value, path)
-    role = fields.need_text("role")
+    role = fields.choice("role", ROLES) or fields.need_text("role")
     message: dict[str, Any] = {"role": "system" if role == "developer" else role}
     message["content"] = _content(fields)
     for key in ("name", "tool_call_id"):

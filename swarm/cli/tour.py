@@ -210,7 +210,7 @@ class Tour:
 def _work(stats: dict[str, Any]) -> str:
     calls, local = stats["remote_calls"], stats["local_calls"]
     parts = [f"{stats['reply_tokens']} tokens; expert calls: {calls} by donors, {local} here"]
-    parts += [f"{stats[name]} {name}" for name in ("hedges", "failovers") if stats[name]]
+    parts += [plural(stats[name], name.removesuffix("s")) for name in ("hedges", "failovers") if stats[name]]
     if stats["audits"]:  # an answer is that of one donor for one layer: several expert calls
         parts.append(f"{plural(stats['audits'], 'answer')} audited")
     return ", ".join(parts) + "."

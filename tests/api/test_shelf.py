@@ -80,6 +80,13 @@ def test_a_model_is_used_while_others_are_loaded() -> None:
     trio.run(main)
 
 
+@pytest.mark.parametrize(("name", "status"), [(None, 400), ("", 400), ("d", 404)])
+async def test_of_several_models_one_has_to_be_named(name: str | None, status: int) -> None:
+    with pytest.raises(ApiError, match="there is a, b, c") as refused:
+        await shelf_of(Slow(), 100).find(name)
+    assert refused.value.status == status
+
+
 def test_who_waits_for_room_is_not_overtaken() -> None:
     async def main() -> None:
         shelf = shelf_of(Slow(), 20)

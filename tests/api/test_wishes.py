@@ -56,6 +56,8 @@ def test_a_chat_with_everything() -> None:
         ({"messages": []}, "messages"),
         ({"messages": ["x"]}, "messages[0]"),
         ({"messages": [{"content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "bogus", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": 1, "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages[0].content"),

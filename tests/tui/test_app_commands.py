@@ -69,6 +69,9 @@ def test_save_load_and_export(home: Path, tmp_path: Path) -> None:
         assert "exists already" in shown(app)
         await say(pilot, app, f"/export {tmp_path}/no/such/dir.md")
         assert "did not work" in shown(app)
+        await say(pilot, app, f"/export {tmp_path}/talk.pdf")
+        assert "Write /export FILE" in shown(app)
+        assert not (tmp_path / "talk.pdf").exists()
         await say(pilot, app, "/export")
         assert "Write /export FILE" in shown(app)
 

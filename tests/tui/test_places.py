@@ -188,6 +188,7 @@ def test_a_model_that_is_refused_changes_nothing_of_the_one_in_use(
         said = text_of(last(backend.ask(ASK), Finished))
         for patch, told in (
             ((Engine, "can_chat", False), "base model"),
+            ((Engine, "has_tokenizer", False), "has no tokenizer"),
             ((Session, "experts", refuses), "refused"),
             ((Engine, "open", raising(ConfigError("odd"))), "odd"),
         ):
@@ -196,7 +197,7 @@ def test_a_model_that_is_refused_changes_nothing_of_the_one_in_use(
                 patched.setattr(*patch)
                 assert told in failure(backend.open("model"))
             assert session.current is current
-        assert len(closed) == 2  # what was opened to be refused
+        assert len(closed) == 3  # what was opened to be refused
         assert (place._donors, place._current) == (donors, current)
         assert text_of(last(backend.ask(ASK), Finished)) == said
 
