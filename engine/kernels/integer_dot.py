@@ -241,10 +241,8 @@ class AVX2(X86Table):
         return [self.b.mul(both, constant(both.type, -BIAS[self.kind]))] * self.pieces
 
     def group(self, steps: Steps, x: Value, group_sum: Value) -> list[Value]:
-        total = self.start(group_sum)
-        for number, step in enumerate(steps):
-            total = self._plus(total, [(step, offset(self.b, x, 4 * number))])
-        return self._ended(total)
+        places = [(step, offset(self.b, x, 4 * number)) for number, step in enumerate(steps)]
+        return self._ended(self._plus(self.start(group_sum), places))
 
     def groups(self, group: Value, xs: list[Value], group_sums: list[Value]) -> list[list[Value]]:
         """Several tokens take the steps that share 64 bytes, then the next: so the 16 registers hold their sums and

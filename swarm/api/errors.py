@@ -69,9 +69,7 @@ def bad(message: str, param: str | None = None, code: str | None = None) -> ApiE
 
 
 def no_model(name: str, known: str) -> ApiError:
-    """There is no model of that name, or none was named."""
-    if not name:
-        return bad(f"Say which model is meant, as model: there is {known}.", "model", "model_missing")
+    """There is no model of that name."""
     return ApiError(
         404, f"There is no model {name!r}; there is {known}.", param="model", code="model_not_found"
     )

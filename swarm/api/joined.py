@@ -40,6 +40,7 @@ class JoinedSwarm:
         """What is in memory, as it was loaded."""
         self._looked_at: set[bytes] = set()
         self._news: dict[str, str] = {}
+        """What was told of models since they were loaded; of those that are not any more, too."""
 
     def models(self) -> tuple[Listed, ...]:
         """What the tracker lists now; when it is away, what was accepted here."""
@@ -128,7 +129,6 @@ class JoinedSwarm:
     def _closed(self, name: str, experts: Experts) -> None:
         """A model is not in memory any more."""
         self._loaded.pop(name, None)
-        self._news.pop(name, None)
         self._tell_of_last()
         if isinstance(experts, RemoteExperts):
             with suppress(NetworkClosed):

@@ -17,7 +17,7 @@ import trio
 from engine.engine import Engine
 from engine.errors import SettingsError
 from swarm.api.constraint import Grammar
-from swarm.api.errors import ApiError, no_model
+from swarm.api.errors import ApiError, bad, no_model
 from swarm.api.scheduler import Scheduler
 
 
@@ -107,6 +107,8 @@ class Shelf:
             if name == model.name or (name in (None, "", "default") and len(models) == 1):
                 return model
         known = ", ".join(model.name for model in models) or "none yet"
+        if models and not name:
+            raise bad(f"Say which model is meant, as model: there is {known}.", "model", "model_missing")
         raise no_model(name or "", known)
 
     @asynccontextmanager

@@ -105,7 +105,7 @@ class Session:
         self._ledger = Ledger()
         self._open: dict[bytes, OpenModel] = {}
         self.current: OpenModel | None = None
-        """The model that `snapshot` tells of: the one that was opened last."""
+        """The model that `snapshot` tells of: the one opened last, unless whoever opens models says another."""
         self._speed = Speed()
         self._alone = False
         self._reports = Reports(tracker, home.proofs, nursery)
