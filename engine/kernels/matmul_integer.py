@@ -26,40 +26,26 @@ def integer_matmul(kind_name: str, scale_name: str) -> Any:
         panels, count = len(places), q.shape[0]
         counter = np.zeros(1, np.int64)
         for _ in prange(threads):
-            scratch = np.empty((WIDE, 16), np.float32)
+            scratch = np.empty(WIDE * 16, np.float32)
             index = np.arange(count)
             while True:
                 task, end = next_tasks(counter, panels, threads)
                 if task == end:
                     break
                 for panel in range(task, end):
+                    rows, width = places[panel, 3], places[panel, 1]
                     for first in range(0, count, WIDE):
                         some = min(WIDE, count - first)
-                        at = places[panel, 0] * count + first * places[panel, 1] + places[panel, 2]
-                        if some == WIDE and places[panel, 3] == 16:
-                            integer_tile(
-                                kind, scale_kind, data, panel * panel_bytes, groups, q, scale, sums, index, first,
-                                some, out, at, places[panel, 1],
-                            )  # fmt: skip
-                            continue
+                        at = places[panel, 0] * count + first * width + places[panel, 2]
+                        full = some == WIDE and rows == 16  # goes where it belongs at once
+                        place, stride = (at, width) if full else (0, 16)
                         integer_tile(
-                            kind,
-                            scale_kind,
-                            data,
-                            panel * panel_bytes,
-                            groups,
-                            q,
-                            scale,
-                            sums,
-                            index,
-                            first,
-                            some,
-                            scratch,
-                            0,
-                            16,
-                        )
-                        for t in range(some):
-                            for r in range(places[panel, 3]):
-                                out[at + t * places[panel, 1] + r] = scratch[t, r]
+                            kind, scale_kind, data, panel * panel_bytes, groups, q, scale, sums, index, first, some,
+                            out if full else scratch, place, stride,
+                        )  # fmt: skip
+                        if not full:
+                            for t in range(some):
+                                for r in range(rows):
+                                    out[at + t * width + r] = scratch[t * 16 + r]
 
     return matmul
